@@ -2,3 +2,9 @@ import WitCert.Core.Order
 import WitCert.Core.Sum
 import WitCert.Core.Abs
 import WitCert.Core.Exp
+import WitCert.Core.Defs
+import WitCert.Core.SharpScalar
+import WitCert.Core.Weights
+import WitCert.Core.TotalVariation
+import WitCert.Core.Meter
+import WitCert.Core.TwoSided
