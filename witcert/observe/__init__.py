@@ -1,0 +1,1 @@
+"""Meter schemes on recorded attention, and report what came out."""
