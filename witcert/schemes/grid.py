@@ -13,7 +13,17 @@ from torch import Tensor
 from witcert.schemes.types import Served
 from witcert.witness import ru16
 
-__all__ = ["STEP", "channel_scale", "poison", "serve", "stored_scale", "work_dtype"]
+__all__ = [
+    "GROUP",
+    "STEP",
+    "asymmetric",
+    "channel_scale",
+    "exact_step",
+    "poison",
+    "serve",
+    "stored_scale",
+    "work_dtype",
+]
 
 GROUP = 32
 LEAST_SCALE = 2.0**-24  # least positive float16
@@ -47,6 +57,29 @@ def channel_scale(x: Tensor, divisor: float, group: int = GROUP, keep: Tensor | 
     magnitude = x.abs() if keep is None else x.abs().masked_fill(keep, 0.0)
     parts = torch.split(magnitude, group, dim=-1)
     return torch.cat([stored_scale(part.amax(-1, keepdim=True), divisor).expand_as(part) for part in parts], -1)
+
+
+def asymmetric(x: Tensor, low: Tensor, high: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Quantize x to that many levels from low to high (which broadcast against it): x_hat and its step.
+
+    The cache stores base = low rounded down to fp16 and scale = RU16((high - base) / (levels - 1)), so no value between
+    low and high is clipped and the extremes need no exception. The difference x - base and its quotient by the scale
+    err by 2^-24 * levels * scale each, at most 2^-15 * scale in all (levels <= 256); ``base + scale * code`` rounds
+    once, by 2^-24 |x_hat|. The step pays for all of it.
+    """
+    base = -ru16(-low).to(x.dtype)
+    scale = stored_scale(high - base, float(levels - 1))
+    good = base.isfinite() & scale.isfinite()
+    base, scale = torch.where(good, base, 0.0), torch.where(good, scale, math.inf).expand_as(x)
+    code = ((x - base) / torch.where(scale > 0, scale, 1.0)).round()
+    x_hat = base + code * scale
+    step = torch.where(scale > 0, scale * (1.0 + 2.0**-13) + x_hat.abs() * 2.0**-22, 0.0)
+    return poison(x_hat, step, scale)
+
+
+def exact_step(x: Tensor) -> Tensor:
+    """The step of channels that are stored exactly: 0, or +inf where x is not finite."""
+    return torch.zeros_like(x, dtype=work_dtype(x)).masked_fill(~x.isfinite(), math.inf)
 
 
 def poison(x_hat: Tensor, step: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

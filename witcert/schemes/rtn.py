@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from witcert.schemes.grid import GROUP, STEP, channel_scale, poison, serve, work_dtype
+from witcert.schemes.grid import GROUP, STEP, channel_scale, exact_step, poison, serve, work_dtype
 from witcert.schemes.registry import register
 from witcert.schemes.types import Served
 
@@ -22,8 +22,7 @@ class Identity:
     """
 
     def __call__(self, x: Tensor) -> Served:
-        step = torch.zeros_like(x, dtype=work_dtype(x)).masked_fill(~x.isfinite(), torch.inf)
-        return Served(x, step)
+        return Served(x, exact_step(x))
 
     def bytes_per_token(self, head_dim: int) -> float:
         return 2.0 * head_dim
