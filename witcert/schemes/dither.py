@@ -76,11 +76,11 @@ class DitherInt8:
     which only makes |x/s| smaller; s = 0 means that the whole group is 0. A group whose scale exceeds fp16 (amax above
     8.28e6, or not finite) has s = +inf, and is read back as NaN.
 
-    *Rounding.* With y = fl(x/s), |y| < 127: the quotient errs by 2^-18, and so does the sum y + xi. n - xi is a multiple
-    of 1/512 below 128, exact; the product with s errs by at most 2^-24 * 127.5 * s < 2^-17 * s. So ``|x_hat - x| <= s *
-    (1/2 + 2^-16)``, which the step s * (1 + 2^-14) covers. For the law, fix y and let xi run over its grid: the classes
-    of n - xi - y modulo 1 are 1/256 apart and lie within 2^-18 of [-1/2, 1/2], so they are a cyclic shift of the grid
-    moved by theta, |theta| <= 1/512 + 2^-18. Quotient and product add 2^-18 and 2^-17: excess = 2^-16 * s.
+    *Rounding.* With y = fl(x/s), |y| < 127: the quotient errs by 2^-18, and so does the sum y + xi. n - xi is a
+    multiple of 1/512 below 128, exact; the product with s errs by at most 2^-24 * 127.5 * s < 2^-17 * s. So ``|x_hat -
+    x| <= s * (1/2 + 2^-16)``, which the step s * (1 + 2^-14) covers. For the law, fix y and let xi run over its grid:
+    the values n - xi - y are 1/256 apart modulo 1 and lie within 2^-18 of [-1/2, 1/2], so they are a cyclic shift of
+    the grid moved by theta, |theta| <= 1/512 + 2^-18. Quotient and product add 2^-18 and 2^-17: excess = 2^-16 * s.
 
     For a half-precision tensor x_hat is rounded once more, and step and excess grow by that (up to s/4 in bfloat16). A
     reader that dequantizes in float32 is modelled by passing ``x.float()``.

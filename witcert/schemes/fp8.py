@@ -42,8 +42,8 @@ def round_e4m3(x: Tensor) -> Tensor:
 class Fp8Raw:
     """E4M3 with scale 1, saturating: what engines do with an fp8 cache when no scale is calibrated.
 
-    Out-of-range values become +-448, infinities too; NaN stays NaN. No step: a saturated code can hide any magnitude, so
-    what is stored does not bound the residual. The witness, taken at write time, does.
+    Out-of-range values become +-448, infinities too; NaN stays NaN. No step: a saturated code can hide any magnitude,
+    so what is stored does not bound the residual. The witness, taken at write time, does.
     """
 
     def __call__(self, x: Tensor) -> Served:

@@ -27,9 +27,9 @@ class Kivi:
         the last R tokens are not.
 
     Minimum and scale are stored in fp16, the minimum rounded down and the scale up (the original rounds both to
-    nearest), so that nothing is clipped and the step is a bound. A group that is constant, and an fp16 number, has scale
-    0 and is exact. A token is quantized once, when it leaves the window; a longer prefix has another window, so apply
-    the scheme to a whole sequence.
+    nearest), so that nothing is clipped and the step is a bound. A group that is constant, and an fp16 number, has
+    scale 0 and is exact. A token is quantized once, when it leaves the window; a longer prefix has another window, so
+    apply the scheme to a whole sequence.
     """
 
     bits: int = 2

@@ -1,8 +1,8 @@
 """Philox4x32 in PyTorch, bit for bit what ``tl.philox`` returns, and the counter that names one draw of dither.
 
 Philox is a keyed bijection on 128-bit counters (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2,
-3", SC 2011); 7 rounds are the fewest that pass BigCrush, 10 are the authors' default. The draw depends on the counter and
-the key alone, so neither batching nor order nor replay changes it.
+3", SC 2011); 7 rounds are the fewest that pass BigCrush, 10 are the authors' default. The draw depends on the counter
+and the key alone, so neither batching nor order nor replay changes it.
 
 Counter layout, four 32-bit words (every field has a range of its own, so two sites never share a counter):
 
@@ -87,8 +87,8 @@ def pack_counter(
         (_field("layer", layer, 16) << 16) | _field("head", head, 16),
         (_field("side", side, 1) << 16) | _field("block", block, 16),
     )
-    shape = torch.broadcast_shapes(*(word.shape for word in words))
-    return torch.stack([word.expand(shape) for word in words], -1)
+    zeros = words[0] & words[1] & words[2] & words[3] & 0  # in the common shape
+    return torch.stack([word | zeros for word in words], -1)
 
 
 def draw_bytes(words: Tensor) -> Tensor:
