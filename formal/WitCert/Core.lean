@@ -29,3 +29,5 @@ import WitCert.Core.Grid
 import WitCert.Core.GridLaw
 import WitCert.Core.GridMgf
 import WitCert.Core.Tail
+import WitCert.Core.Ru16Defs
+import WitCert.Core.Ru16
