@@ -23,7 +23,7 @@ from witcert.schemes.kivi import Kivi
 from witcert.schemes.kvquant import KVQuant
 
 # isort: split
-from witcert.schemes.dither import DitherInt8, StochasticInt8, dither, xi
+from witcert.schemes.dither_int8 import DitherInt8, StochasticInt8, dither, xi
 
 __all__ = [
     "DitherInt8",
