@@ -31,3 +31,5 @@ import WitCert.Core.GridMgf
 import WitCert.Core.Tail
 import WitCert.Core.Ru16Defs
 import WitCert.Core.Ru16
+import WitCert.Core.Logits
+import WitCert.Core.Ru16Field

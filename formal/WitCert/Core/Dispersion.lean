@@ -82,23 +82,13 @@ theorem dispersion_counterexample (p : Nat → R)
   have hm := mul_le_mul' hx2 (show x - 1 ≤ 1 / 9 by grind) (by grind) (by grind)
   grind
 
-/-- The dispersion bound is false: it does not bound total variation for all cells, whatever ordered field and exponential. -/
+/-- The dispersion bound is false: on two tokens with `pt = (1/2, 1/2)`, `c = (1/10, 1/10)`, `ε = (1/10, -1/10)`, all hypotheses of the sound
+bounds hold and total variation exceeds it. -/
 theorem dispersion_bound_unsound :
-    ¬ ∀ (n : Nat) (pt ε c p : Nat → R) (c_max : R), (∀ t, t < n → 0 ≤ pt t) → sum pt n = 1 →
-      (∀ t, t < n → abs (ε t) ≤ c t) → (∀ t, t < n → c t ≤ c_max) →
-      (∀ t, t < n → p t = pt t * exp (-ε t) / znorm pt ε n) → tv p pt n ≤ dispersionBound pt c c_max n := by
-  intro h
+    ∃ pt ε c p : Nat → R, (pt 0 = 1 / 2 ∧ pt 1 = 1 / 2) ∧ (c 0 = 1 / 10 ∧ c 1 = 1 / 10) ∧ (ε 0 = 1 / 10 ∧ ε 1 = -(1 / 10)) ∧
+      (∀ t, t < 2 → 0 ≤ pt t) ∧ sum pt 2 = 1 ∧ (∀ t, t < 2 → abs (ε t) ≤ c t) ∧
+      (∀ t, t < 2 → p t = pt t * exp (-ε t) / znorm pt ε 2) ∧ dispersionBound pt c (1 / 10) 2 < tv p pt 2 := by
   have h01 := OrderedRing.zero_lt_one (R := R)
-  have h1 := h 2 (fun _ => 1 / 2) (fun t => if t = 0 then 1 / 10 else -(1 / 10)) (fun _ => 1 / 10)
-    (fun t => (1 / 2) * exp (-(if t = 0 then 1 / 10 else -(1 / 10)))
-      / znorm (fun _ => (1 / 2 : R)) (fun t => if t = 0 then 1 / 10 else -(1 / 10)) 2) (1 / 10)
-    (fun _ _ => by grind) (by rw [sum_two]; grind)
-    (fun t _ => by
-      show abs (if t = 0 then (1 / 10 : R) else -(1 / 10)) ≤ 1 / 10
-      by_cases ht : t = 0
-      · rw [if_pos ht]; exact abs_le (by grind) (by grind)
-      · rw [if_neg ht]; exact abs_le (by grind) (by grind))
-    (fun _ _ => by grind) (fun _ _ => rfl)
   have h2 := dispersion_counterexample (R := R) _ (fun _ _ => rfl)
   have h3 : 0 ≤ dispersionBound (fun _ => (1 / 2 : R)) (fun _ => 1 / 10) (1 / 10) 2 := by
     unfold dispersionBound
@@ -110,6 +100,13 @@ theorem dispersion_bound_unsound :
     have a2 := OrderedRing.mul_nonneg (show (0 : R) ≤ 1 / 2 * (1 / 10) + 1 / 2 * (1 / 10) by grind)
       (show 0 ≤ exp (1 / 10 : R) - 1 by grind)
     grind
-  grind
+  refine ⟨fun _ => 1 / 2, fun t => if t = 0 then 1 / 10 else -(1 / 10), fun _ => 1 / 10,
+    fun t => (1 / 2) * exp (-(if t = 0 then 1 / 10 else -(1 / 10)))
+      / znorm (fun _ => (1 / 2 : R)) (fun t => if t = 0 then 1 / 10 else -(1 / 10)) 2,
+    ⟨rfl, rfl⟩, ⟨rfl, rfl⟩, ⟨rfl, rfl⟩, fun _ _ => by grind, by rw [sum_two]; grind, fun t _ => ?_, fun _ _ => rfl, by grind⟩
+  show abs (if t = 0 then (1 / 10 : R) else -(1 / 10)) ≤ 1 / 10
+  by_cases ht : t = 0
+  · rw [if_pos ht]; exact abs_le (by grind) (by grind)
+  · rw [if_neg ht]; exact abs_le (by grind) (by grind)
 
 end WitCert.Core
