@@ -397,3 +397,11 @@ def test_token_bound_broadcasts_over_heads() -> None:
 def test_token_bound_refuses(q: Tensor, w: Tensor, scale: float, name: str) -> None:
     with pytest.raises(InputError, match=name):
         token_bound(q, w, scale)
+
+
+def test_the_factors_of_the_specification_are_there() -> None:
+    """The write factor pays for a float32 kernel's norm, the read factor for its sum: neither may be lost here."""
+    k, k_hat = torch.zeros(1, 2), torch.tensor([[1.0 - 2.0**-22, 0.0]])
+    assert float(witness(k, k_hat, Bands(2, 1))) == 1.0 + 2.0**-10  # 1 - 2^-22 alone would fit 1.0
+    one = torch.ones(1, 1, dtype=torch.float16)
+    assert float(token_bound(one, one, 1.0)) == 1.0 + 2.0**-18
