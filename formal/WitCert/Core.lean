@@ -33,3 +33,8 @@ import WitCert.Core.Ru16Defs
 import WitCert.Core.Ru16
 import WitCert.Core.Logits
 import WitCert.Core.Ru16Field
+import WitCert.Core.GridMoments
+import WitCert.Core.Union
+import WitCert.Core.Request
+import WitCert.Core.TokenTail
+import WitCert.Core.TierB
