@@ -82,8 +82,8 @@ theorem dispersion_counterexample (p : Nat → R)
   have hm := mul_le_mul' hx2 (show x - 1 ≤ 1 / 9 by grind) (by grind) (by grind)
   grind
 
-/-- The dispersion bound is false: on two tokens with `pt = (1/2, 1/2)`, `c = (1/10, 1/10)`, `ε = (1/10, -1/10)`, all hypotheses of the sound
-bounds hold and total variation exceeds it. -/
+/-- The dispersion bound is false: on two tokens with `pt = (1/2, 1/2)`, `c = (1/10, 1/10)`, `ε = (1/10, -1/10)`, all hypotheses of the
+sound bounds hold and total variation exceeds it. -/
 theorem dispersion_bound_unsound :
     ∃ pt ε c p : Nat → R, (pt 0 = 1 / 2 ∧ pt 1 = 1 / 2) ∧ (c 0 = 1 / 10 ∧ c 1 = 1 / 10) ∧ (ε 0 = 1 / 10 ∧ ε 1 = -(1 / 10)) ∧
       (∀ t, t < 2 → 0 ≤ pt t) ∧ sum pt 2 = 1 ∧ (∀ t, t < 2 → abs (ε t) ≤ c t) ∧
