@@ -80,9 +80,12 @@ def test_scaled_uses_the_whole_range_and_its_step_is_needed() -> None:
     assert torch.allclose(code, round_e4m3(code), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("amax", [2.0**-149, 1e-40, 2.0**-126, 1e-25, 3.0e38, torch.finfo(torch.float32).max])
-def test_scaled_at_the_ends_of_float32(amax: float) -> None:
-    x = torch.linspace(-1, 1, 64)[None, None] * amax
-    served = get("fp8_e4m3_scaled")(x)
-    assert served.x_hat.isfinite().all()
-    check_step(x, served)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scaled_at_the_ends_of_its_range(dtype: torch.dtype) -> None:
+    """At the largest double, 448 times the scale is rounded beyond the dtype."""
+    top = torch.finfo(dtype).max
+    for amax in (2.0**-149, 1e-40, 2.0**-126, 1e-25, top / 3, top):
+        x = torch.linspace(-1, 1, 64, dtype=dtype)[None, None] * amax
+        served = get("fp8_e4m3_scaled")(x)
+        assert served.x_hat.isfinite().all()
+        check_step(x, served)

@@ -1,10 +1,14 @@
 """The registry: one decorator turns a tensor function into a scheme that everything else can run.
 
+A user's scheme is five lines::
+
     from witcert.schemes import register
 
     @register("mine", bytes_per_token=lambda d: d)
     def mine(x):
         return (x * 8).round() / 8
+
+It lives as long as the process; ``get("mine")`` finds it by name.
 """
 
 from __future__ import annotations
@@ -186,6 +190,4 @@ def table(head_dim: int = 128) -> list[dict[str, str]]:
         sides = [scheme.bytes_per_token(head_dim, "k"), scheme.bytes_per_token(head_dim, "v")]
         return " / ".join("unknown" if math.isnan(b) else f"{b:g}" for b in dict.fromkeys(sides))
 
-    return [
-        {"name": s.name, "summary": s.summary, "bytes": count(s), "source": s.source} for s in _REGISTRY.values()
-    ]
+    return [{"name": s.name, "summary": s.summary, "bytes": count(s), "source": s.source} for s in _REGISTRY.values()]
