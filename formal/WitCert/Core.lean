@@ -38,3 +38,4 @@ import WitCert.Core.Union
 import WitCert.Core.Request
 import WitCert.Core.TokenTail
 import WitCert.Core.TierB
+import WitCert.Core.Executable

@@ -86,7 +86,8 @@ private theorem grid_shift {n : Nat} (h_pos : 0 < n) (y η : R) (code : Nat → 
   have hgrid : ∀ j : Nat, 2 * (n : R) * (grid n j : R) = 2 * (j : R) + 1 - (n : R) := fun j => by
     unfold grid
     rw [CommSemiring.mul_comm (2 * (n : R)), div_mul_self _ (by grind)]
-  have hround : ∀ j, j < n → 2 * (n : R) * (code j : R) - (2 * (j : R) + 1 - (n : R)) - 2 * (n : R) * y ≤ (n : R) + 2 * (n : R) * η ∧
+  have hround : ∀ j, j < n →
+      2 * (n : R) * (code j : R) - (2 * (j : R) + 1 - (n : R)) - 2 * (n : R) * y ≤ (n : R) + 2 * (n : R) * η ∧
       -((n : R) + 2 * (n : R) * η) ≤ 2 * (n : R) * (code j : R) - (2 * (j : R) + 1 - (n : R)) - 2 * (n : R) * y := fun j hj => by
     have h := le_of_abs_le (h_round j hj)
     have h1 := OrderedRing.mul_le_mul_of_nonneg_left h.1 (show 0 ≤ 2 * (n : R) by grind)
@@ -96,7 +97,8 @@ private theorem grid_shift {n : Nat} (h_pos : 0 < n) (y η : R) (code : Nat → 
     constructor <;> grind
   have hcast : ∀ j : Nat, (((n : Int) * code j - (j : Int) : Int) : R) = (n : R) * (code j : R) - (j : R) := fun j => by
     rw [Ring.intCast_sub, Ring.intCast_mul, Ring.intCast_natCast, Ring.intCast_natCast]
-  have hwin : ∀ j : Nat, j < n → (n : R) * (code j : R) - (j : R) = (n : R) * (code t : R) - (t : R) + (cyclicShift n t j : R) := fun j hj => by
+  have hwin : ∀ j : Nat, j < n →
+      (n : R) * (code j : R) - (j : R) = (n : R) * (code t : R) - (t : R) + (cyclicShift n t j : R) := fun j hj => by
     have h_max : (n : Int) * code j - j < n * code t - t + (n + 1) := by
       apply OrderedRing.lt_of_intCast_lt_intCast (R := R)
       rw [Ring.intCast_add, hcast, hcast, Ring.intCast_add, Ring.intCast_natCast, Ring.intCast_one]
@@ -135,8 +137,8 @@ private theorem grid_shift {n : Nat} (h_pos : 0 < n) (y η : R) (code : Nat → 
     have h4 := hgrid 0
     have h5 := hgrid (cyclicShift n t j)
     rw [Semiring.natCast_zero] at h4
-    have key : 2 * (n : R) * ((code j : R) - grid n j - y) = 2 * (n : R) * (grid n (cyclicShift n t j) + ((code t : R) - grid n t - y - grid n 0)) := by
-      grind
+    have key : 2 * (n : R) * ((code j : R) - grid n j - y)
+        = 2 * (n : R) * (grid n (cyclicShift n t j) + ((code t : R) - grid n t - y - grid n 0)) := by grind
     clear h1 h2 h3 h4 h5 hround hcast hwin hgrid
     generalize (code j : R) - grid n j - y = u at *
     generalize grid n (cyclicShift n t j) + ((code t : R) - grid n t - y - grid n 0) = v at *
@@ -151,7 +153,7 @@ theorem residual_of_pos {n : Nat} {x s : R} (h_scale : 0 < s) (code : Int) (j : 
   have h := div_mul_self x h_scale
   grind
 
-/-- In a group that is zero throughout, the scale is 0 and so is every residual: an entry that is not clipped and has scale 0 is 0. -/
+/-- In a group that is zero throughout, the scale is 0 and so is every residual: an unclipped entry with scale 0 is 0. -/
 theorem residual_of_scale_zero {n : Nat} {x q : R} (code : Int) (j : Nat) (h_noclip : abs x ≤ q * 0) :
     residual n x 0 code j = 0 := by
   have h := le_of_abs_le h_noclip
@@ -194,6 +196,17 @@ theorem grid_dither_law {n : Nat} (h_pos : 0 < n) {x s : R} (code : Nat → Int)
     exact ⟨t, θ, ht, by grind, h⟩
   · have := residual_le (code j) j h_scale (h_round' j hj)
     grind
+
+/-- On average over the dither, every function of the residual is the same function of `s (g + θ)`, `g` on the grid: the residual of a
+dithered entry is distributed as the grid, moved by a fixed `θ` of at most half a cell. -/
+theorem grid_dither_average {n : Nat} (h_pos : 0 < n) {x s : R} (code : Nat → Int) (h_scale : 0 < s)
+    (h_round : ∀ j, j < n → abs ((code j : R) - (x / s + grid n j)) ≤ 1 / 2) :
+    ∃ θ : R, abs θ ≤ 1 / (2 * (n : R)) ∧
+      ∀ f : R → R, average (fun j => f (residual n x s (code j) j)) n = average (fun j => f (s * (grid n j + θ))) n := by
+  obtain ⟨⟨t, θ, ht, hθ, h⟩, -⟩ := grid_dither_law h_pos code h_scale h_round
+  refine ⟨θ, hθ, fun f => ?_⟩
+  unfold average
+  rw [sum_congr fun j hj => by rw [h j hj], sum_perm (fun j => f (s * (grid n j + θ))) (permutes_cyclicShift ht)]
 
 /-- A grid value is less than 1/2 in absolute value. -/
 theorem abs_grid_le {n j : Nat} (hj : j < n) : abs (grid n j : R) ≤ 1 / 2 - 1 / (2 * (n : R)) := by

@@ -6,7 +6,8 @@ import WitCert.Core.CoshSinh
 # The dither grid as a sum of fair signs, and its moment-generating function
 
 `grid_eq_signs`: the grid value of index `j` is `Σ ± 2^-(k+1)` over the `b` bits of `j`. Hence the average of `exp (λ g)` is a
-product of hyperbolic cosines (`grid_mgf_eq`), and at most `exp (λ² (1 - 4^-b) / 24)` (`grid_mgf`): the variance proxy is the variance.
+product of hyperbolic cosines (`grid_mgf_eq`), and at most `exp (λ² (1 - 4^-b) / 24)` (`grid_mgf`): the proxy is the variance
+(`grid_variance`).
 -/
 open Lean.Grind
 
@@ -63,7 +64,8 @@ theorem grid_eq_signs (b j : Nat) (h_index : j < 2 ^ b) :
 
 variable [Exp R]
 
-/-- The average of `exp (λ g)` over the grid of a `b`-bit dither is the product of the hyperbolic cosines of `λ 2^-(k+1)`, `k = 1, ..., b`. -/
+/-- The average of `exp (λ g)` over the grid of a `b`-bit dither is the product of the hyperbolic cosines of `λ 2^-(k+1)`,
+`k = 1, ..., b`. -/
 theorem grid_mgf_eq (b : Nat) (l : R) :
     average (fun j => exp (l * grid (2 ^ b) j)) (2 ^ b) = prod (fun i => cosh (l / 2 ^ (i + 2))) b := by
   induction b with
@@ -75,7 +77,8 @@ theorem grid_mgf_eq (b : Nat) (l : R) :
   | succ b ih =>
     rw [Nat.pow_succ, Nat.mul_comm, average_blocks, prod_succ, ← ih, ← average_mul_right]
     refine average_congr fun i hi => ?_
-    have h : ∀ t, (exp (l * grid (2 * 2 ^ b) (t + 2 * i)) : R) = exp (l * grid (2 ^ b) i) * exp (l * ((2 * (t : R) - 1) / 2 ^ (b + 2))) :=
+    have h : ∀ t, (exp (l * grid (2 * 2 ^ b) (t + 2 * i)) : R)
+        = exp (l * grid (2 ^ b) i) * exp (l * ((2 * (t : R) - 1) / 2 ^ (b + 2))) :=
       fun t => by
         have h2 := grid_step (R := R) b i t
         rw [Nat.pow_succ, Nat.mul_comm _ 2] at h2
@@ -85,7 +88,8 @@ theorem grid_mgf_eq (b : Nat) (l : R) :
     congr 1
     unfold average cosh
     rw [sum_succ, sum_succ, sum_zero, Semiring.natCast_zero, Semiring.natCast_one]
-    rw [show l * ((2 * 0 - 1) / 2 ^ (b + 2)) = -(l / 2 ^ (b + 2)) by grind, show l * ((2 * 1 - 1) / 2 ^ (b + 2)) = l / 2 ^ (b + 2) by grind]
+    rw [show l * ((2 * 0 - 1) / 2 ^ (b + 2)) = -(l / 2 ^ (b + 2)) by grind,
+      show l * ((2 * 1 - 1) / 2 ^ (b + 2)) = l / 2 ^ (b + 2) by grind]
     have e : ((2 : Nat) : R) = 2 := by grind
     rw [e]; grind
 

@@ -6,11 +6,11 @@ import WitCert.Core.LogitDefs
 # A request served from dithered codes: definitions
 
 What `tierB_request_sound` speaks of. A request has layers `l`, query heads `h` and decode steps `t`; a **cell** is one `(l, h, t)`.
-Query head `h` reads KV head `kvHead h`, and the cell sees `tokens l h t` stored tokens, the `i`-th of which is number `slot l h t i` in the
-store of its KV head (so paging, prefix sharing and sliding windows are covered). Channels are numbered `c < dim`.
+Query head `h` reads KV head `kvHead h`, and the cell sees `tokens l h t` stored tokens, the `i`-th of which is number `slot l h t i`
+in the store of its KV head (so paging, prefix sharing and sliding windows are covered). Channels are numbered `c < dim`.
 
-`Request` holds what is fixed before the dither is drawn: queries, keys and scales in particular **do not depend on the dither**, since
-no outcome `k` occurs in it. `Served` holds what the kernel computed in each outcome `k`.
+`Request` holds what is fixed before the dither is drawn: queries, keys and scales in particular **do not depend on the dither**,
+since no outcome `k` occurs in it. `Served` holds what the kernel computed in each outcome `k`.
 -/
 open Lean.Grind
 
@@ -86,7 +86,7 @@ variable {R : Type u} [Field R] (r : Request R)
 /-- The quantization step of a key entry: its scale, or 0 in an outlier channel, which is kept exactly. -/
 def step (l g i c : Nat) : R := if r.outlier l g c then 0 else r.scale l g i c
 
-/-- The key entry that is served in outcome `k`: `s (code - ξ)` with the code limited to `±Q`, or the exact one in an outlier channel. -/
+/-- The key entry that is served in outcome `k`: `s (code - ξ)`, the code limited to `±Q`, or the exact one in an outlier channel. -/
 def servedKey (k l g i c : Nat) : R :=
   let j := draw (2 ^ r.bits) k (r.coord l g i c)
   if r.outlier l g c then r.key l g i c

@@ -35,8 +35,8 @@ theorem weight_eq_zero {a : Nat → R} {d : Nat} (h_zero : varianceProxy a d = 0
 
 variable [Exp R]
 
-/-- Sums of independent terms: if `h c` has `exp (λ h_c)` on average at most `exp (λ² v_c / 2)`, then the sum over channels that look
-at different coordinates has `exp (λ Σ h_c)` on average at most `exp (λ² Σ v_c / 2)`. -/
+/-- Proxies of independent terms add up: if `exp (λ h_c)` is on average at most `exp (λ² v_c / 2)` for every channel, then the sum over
+channels that look at different coordinates has `exp (λ Σ h_c)` on average at most `exp (λ² Σ v_c / 2)`. -/
 theorem independent_sum_mgf (h : Nat → Nat → R) (v : Nat → R) (l : R) {n m d : Nat} (coord : Nat → Nat) (h_pos : 0 < n)
     (h_coord : ∀ c, c < d → coord c < m)
     (h_inj : ∀ c c', c < d → c' < d → coord c = coord c' → c = c')
@@ -76,7 +76,7 @@ theorem one_sided_tail (X : Nat → R) (N : Nat) {l u V : R} (h_nonneg : 0 ≤ l
 
 variable [Archimedean R]
 
-/-- A weighted sum of independent dithers, each seen through a permutation of its grid, is sub-Gaussian with proxy `V = Σ a_c² / 12`. -/
+/-- A weighted sum of independent dithers, each seen through a permutation of its grid, is sub-Gaussian with proxy `Σ a_c² / 12`. -/
 theorem weighted_sum_mgf_perm (b : Nat) (a : Nat → R) (l : R) {m d : Nat} (coord : Nat → Nat) (perm : Nat → Nat → Nat)
     (h_coord : ∀ c, c < d → coord c < m)
     (h_inj : ∀ c c', c < d → c' < d → coord c = coord c' → c = c')
@@ -109,8 +109,8 @@ theorem weighted_sum_mgf_perm (b : Nat) (a : Nat → R) (l : R) {m d : Nat} (coo
   rw [e] at h
   exact h
 
-/-- The two-sided tail of a weighted sum of independent dithers, each seen through a permutation of its grid: the share of outcomes in which `|Σ a_c g_c|` exceeds `u` is at most
-`2 exp (-u² / (2V))`, where `V = Σ a_c² / 12` is positive. -/
+/-- The two-sided tail of a weighted sum of independent dithers, each seen through a permutation of its grid: the share of outcomes in
+which `|Σ a_c g_c|` exceeds `u` is at most `2 exp (-u² / (2V))`, where `V = Σ a_c² / 12` is positive. -/
 theorem two_sided_tail_perm (b : Nat) (a : Nat → R) {u : R} {m d : Nat} (coord : Nat → Nat) (perm : Nat → Nat → Nat)
     (h_nonneg : 0 ≤ u) (h_variance : 0 < varianceProxy a d)
     (h_coord : ∀ c, c < d → coord c < m)

@@ -92,7 +92,8 @@ private theorem logit_error (r : Request R) (m : Served R) {k l h t i : Nat} {u 
     (h_dot : abs (r.servedDot k l h t i - r.exactDot l h t i) ≤ u) :
     abs (m.logit k l h t i - r.cap (r.exactDot l h t i)) ≤ m.bound k l h t i := by
   have h1 := h_cap (r.servedDot k l h t i) (r.exactDot l h t i)
-  have h2 := abs_add_le (m.logit k l h t i - r.cap (r.servedDot k l h t i)) (r.cap (r.servedDot k l h t i) - r.cap (r.exactDot l h t i))
+  have h2 := abs_add_le (m.logit k l h t i - r.cap (r.servedDot k l h t i))
+    (r.cap (r.servedDot k l h t i) - r.cap (r.exactDot l h t i))
   have e : m.logit k l h t i - r.cap (r.servedDot k l h t i) + (r.cap (r.servedDot k l h t i) - r.cap (r.exactDot l h t i))
       = m.logit k l h t i - r.cap (r.exactDot l h t i) := by grind
   rw [e] at h2
@@ -173,7 +174,8 @@ theorem tierB_adaptive_det_sound (r : Request R) (m : Served R) (radius : Nat �
     rw [servedDot_sub, ← sum_mul]
     refine sum_congr fun c hc => ?_
     rw [(hρ c hc).2]; grind
-  have e2 : sum (fun c => (r.smScale * r.query l h t c) ^ 2 * r.step l (r.kvHead h) (r.slot l h t i) c ^ 2) r.dim / 12 = r.varSq l h t i := by
+  have e2 : sum (fun c => (r.smScale * r.query l h t c) ^ 2 * r.step l (r.kvHead h) (r.slot l h t i) c ^ 2) r.dim / 12
+      = r.varSq l h t i := by
     unfold Request.varSq
     rw [← sum_mul]
     congr 1
@@ -203,7 +205,8 @@ theorem token_tail (r : Request R) {l h t i : Nat} {radius ell : R}
     (h_radius : 0 ≤ radius ∧ 2 * r.varSq l h t i * ell ≤ radius ^ 2) :
     share (fun k => radius + r.bias l h t i < abs (r.servedDot k l h t i - r.exactDot l h t i)) (outcomes r.bits r.coords)
       ≤ 2 * exp (-ell) := by
-  have ev : varianceProxy (fun c => r.smScale * r.query l h t c * r.step l (r.kvHead h) (r.slot l h t i) c) r.dim = r.varSq l h t i := by
+  have ev : varianceProxy (fun c => r.smScale * r.query l h t c * r.step l (r.kvHead h) (r.slot l h t i) c) r.dim
+      = r.varSq l h t i := by
     unfold varianceProxy Request.varSq
     rw [← sum_mul]
     congr 1
@@ -231,11 +234,12 @@ theorem token_tail (r : Request R) {l h t i : Nat} {radius ell : R}
 variation between exact and served attention exceeds the reported meter in any cell (layer, query head, step) of the request is at
 most `δ_req`.
 
-Fixed before the dither, so independent of it: everything in `r`, in particular queries, keys and scales. Different channels of one token
-have different dithers (`h_inj`); cells may share dithers. The meter is computed from bounds `u` that cover a radius, a bias and the
-arithmetic (`h_bound`), `ς²` is `varSq`, the radius is at least `√(2 ς² ℓ)` (`h_radius`), and `ℓ` is at least `log (2 S / δ_loc)` with
-`S` the tokens of the cell and `δ_loc = δ_req / (L H T)` (`h_delta`). -/
-theorem tierB_request_sound (r : Request R) (m : Served R) {δ_req : R} (radius : Nat → Nat → Nat → Nat → R) (ell : Nat → Nat → Nat → R)
+Fixed before the dither, so independent of it: everything in `r`, in particular queries, keys and scales. Different channels of one
+token have different dithers (`h_inj`); cells may share dithers. The meter is computed from bounds `u` on the logit errors, each at
+least a radius plus a bias plus the error of the arithmetic (`h_bound`). The radius is at least `√(2 ς² ℓ)` (`h_radius`), where `ς²` is
+`varSq` and `ℓ` is at least `log (2 S / δ_loc)` (`h_delta`), with `S` the number of tokens of the cell and `δ_loc = δ_req / (L H T)`. -/
+theorem tierB_request_sound (r : Request R) (m : Served R) {δ_req : R}
+    (radius : Nat → Nat → Nat → Nat → R) (ell : Nat → Nat → Nat → R)
     (h_tokens : ∀ l h t, r.Cell l h t → 0 < r.tokens l h t)
     (h_sm : 0 ≤ r.smScale)
     (h_scale : ∀ l g i c, r.Seen l g i → c < r.dim → 0 ≤ r.scale l g i c)
@@ -258,7 +262,8 @@ theorem tierB_request_sound (r : Request R) (m : Served R) {δ_req : R} (radius 
       radius l h t i + r.bias l h t i + m.arith k l h t i ≤ m.bound k l h t i)
     (h_acert : ∀ k l h t A, k < outcomes r.bits r.coords → r.Cell l h t → m.A_hat k l h t = some A →
       acert (r.servedWeights m k l h t) (m.bound k l h t) (r.tokens l h t) ≤ A)
-    (h_max : ∀ k l h t C, k < outcomes r.bits r.coords → r.Cell l h t → m.C_hat k l h t = some C → ∀ i, i < r.tokens l h t → m.bound k l h t i ≤ C) :
+    (h_max : ∀ k l h t C, k < outcomes r.bits r.coords → r.Cell l h t → m.C_hat k l h t = some C →
+      ∀ i, i < r.tokens l h t → m.bound k l h t i ≤ C) :
     share (fun k => ∃ l h t, r.Cell l h t ∧ m.cellMeter k l h t < r.cellTV m k l h t) (outcomes r.bits r.coords) ≤ δ_req := by
   have h_union := request_union (L := r.layers) (H := r.heads) (T := r.steps) (N := outcomes r.bits r.coords) r.tokens
     (fun l h t i k => radius l h t i + r.bias l h t i < abs (r.servedDot k l h t i - r.exactDot l h t i)) h_budget
@@ -275,7 +280,8 @@ theorem tierB_request_sound (r : Request R) (m : Served R) {δ_req : R} (radius 
   refine ⟨l, hcell.1, h, hcell.2.1, t, hcell.2.2, ?_⟩
   apply Classical.byContradiction
   intro hn
-  have h1 := cell_sound r m (h_tokens l h t hcell) (fun i hi => ?_) (fun A => h_acert k l h t A hkN hcell) (fun C => h_max k l h t C hkN hcell)
+  have h1 := cell_sound r m (h_tokens l h t hcell) (fun i hi => ?_)
+    (fun A => h_acert k l h t A hkN hcell) (fun C => h_max k l h t C hkN hcell)
   · grind
   · refine logit_error r m h_cap (h_arith k l h t i hkN hcell hi) (h_bound k l h t i hkN hcell hi) ?_
     have h3 : ¬ (radius l h t i + r.bias l h t i < abs (r.servedDot k l h t i - r.exactDot l h t i)) := fun h4 => hn ⟨i, hi, h4⟩

@@ -15,8 +15,8 @@ attribute [local instance] Semiring.natCast Ring.intCast
 
 variable {R : Type u} [Field R] [LE R] [LT R] [Std.LawfulOrderLT R] [Std.IsLinearOrder R] [OrderedRing R]
 
-/-- Residual entries `s_c ρ_c` with `|ρ_c| ≤ 1/2` move a dot product by at most the square root of `3 d ς²`, where `ς² = Σ q_c² s_c² / 12`:
-for every query, with no probability at all. -/
+/-- Residual entries `s_c ρ_c` with `|ρ_c| ≤ 1/2` move a dot product by at most the square root of `3 d ς²`, `ς² = Σ q_c² s_c² / 12`,
+for every query and with no probability at all. -/
 theorem adaptive_radius_det (q s ρ : Nat → R) (d : Nat) (h_half : ∀ c, c < d → abs (ρ c) ≤ 1 / 2) :
     sum (fun c => q c * s c * ρ c) d ^ 2 ≤ 3 * (d : R) * (sum (fun c => q c ^ 2 * s c ^ 2) d / 12) := by
   have h01 := OrderedRing.zero_lt_one (R := R)
@@ -40,8 +40,8 @@ theorem adaptive_radius_det (q s ρ : Nat → R) (d : Nat) (h_half : ∀ c, c < 
 
 variable [Exp R] [Archimedean R]
 
-/-- The logit error of one token: if, as the dither of channel `c` runs over its grid, the residual entry `e c` runs over `s (g + θ)` with
-`|θ| ≤ τ` (`grid_dither_law`), then the share of outcomes in which `|Σ w_c e_c|` exceeds `radius + Σ |w_c| s_c τ` is at most
+/-- The logit error of one token: if, as the dither of channel `c` runs over its grid, the residual entry `e c` runs over `s (g + θ)`
+with `|θ| ≤ τ` (`grid_dither_law`), then the share of outcomes in which `|Σ w_c e_c|` exceeds `radius + Σ |w_c| s_c τ` is at most
 `2 exp (-ℓ)`, where `radius² ≥ 2 ℓ Σ w_c² s_c² / 12`. -/
 theorem dithered_dot_tail (b : Nat) (w s : Nat → R) (e : Nat → Nat → R) {τ radius ell : R} {m d : Nat} (coord : Nat → Nat)
     (h_nonneg : 0 ≤ radius) (h_radius : 2 * varianceProxy (fun c => w c * s c) d * ell ≤ radius * radius)

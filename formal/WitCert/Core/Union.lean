@@ -47,8 +47,8 @@ theorem natCast_mul_div {n : Nat} (h_pos : 0 < n) (δ : R) : (n : R) * (δ / (n 
   rw [CommSemiring.mul_comm, div_mul_self δ (natCast_pos h_pos)]
 
 /-- The failure budget of a request, split over its cells and their tokens: if the bound of each token fails in at most the share
-`δ_loc / S` of outcomes, where `δ_loc = δ_req / (L · H · T)` and `S` is the number of tokens of the cell, then some bound of the request
-fails in at most the share `δ_req`. -/
+`δ_loc / S` of outcomes, where `δ_loc = δ_req / (L · H · T)` and `S` is the number of tokens of the cell, then some bound of the
+request fails in at most the share `δ_req`. -/
 theorem request_union {L H T N : Nat} {δ_req : R} (tokens : Nat → Nat → Nat → Nat) (E : Nat → Nat → Nat → Nat → Nat → Prop)
     (h_budget : 0 ≤ δ_req)
     (h_token : ∀ l h t i, l < L → h < H → t < T → i < tokens l h t →
