@@ -3,7 +3,8 @@
 The exact side of a layer is prepared once (:class:`ExactAttention`), then metered for each scheme. All arithmetic is in
 float64; what it rounds is paid for inside the bound, so that a meter is never below the real-number quantity:
 
-* a logit computed in float64 errs by at most GAMMA * scale * sum |q_c k_c| (``arith_fold``: added to the witness), and
+* a logit computed in float64 errs by at most GAMMA * scale * sum |q_c k_c| <= GAMMA * scale * |q| |k| (``arith_fold``; here
+  it is added beside the witness, whose sixteen bits would round so small a number up to 2^-24), and
 * the softmax, its sums and the soft cap by at most a factor within 1 +- SOFTMAX of each probability, which is the same as
   that much logit error (``ratio_envelope``).
 """
@@ -107,20 +108,22 @@ class ExactAttention:
     def token_bounds(self, served: Served, budget: Budget) -> TokenBounds:
         """Every per-token bound that the served keys allow; +inf where a key is not finite."""
         k_hat = served.x_hat.double()
-        w = witness(self.k, k_hat, self.bands, gamma=GAMMA)  # [Hkv, T, B]
-        band = token_bound(self.q_norms, w[:, None], self.scale) + SOFTMAX
-        step = served.step
-        if step is None:
+        norms = self.q.norm(dim=-1)[..., None] * k_hat.norm(dim=-1)[:, None, None]  # [Hkv, G, Q, T]
+        # a key that is not finite (NaN compares false) allows no claim
+        norms = torch.where(norms < torch.inf, norms, torch.inf)
+        arithmetic = norms * (GAMMA * self.scale * (1 + 2.0**-30)) + SOFTMAX
+        w = witness(self.k, k_hat, self.bands)  # [Hkv, T, B]
+        band = token_bound(self.q_norms, w[:, None], self.scale) + arithmetic
+        if served.step is None:
             return TokenBounds(band, band=band)
-        # arithmetic term for the bounds that do not pass through the witness
-        norms = witness(k_hat, k_hat, self.bands, gamma=GAMMA)
-        arithmetic = token_bound(self.q_norms, norms[:, None], self.scale) + SOFTMAX
-        s = step.double()[:, None]
+        s = served.step.double()[:, None, None]  # [Hkv, 1, 1, T, d]
         half = bounds.half_step(self.q, s, self.scale) + arithmetic
         proved = torch.minimum(band, half)
         if served.dither_levels is None:
             return TokenBounds(proved, band=band, half=half)
         tokens = self.k.shape[1]
+        if served.excess is not None:  # what rounding adds to the ideal law of the dither
+            arithmetic = arithmetic + bounds.half_step(self.q, 2 * served.excess.double()[:, None, None], self.scale)
         u = bounds.subgaussian_radius(self.q, s, self.scale, tokens=tokens, delta_loc=budget.delta_loc,
                                       levels=served.dither_levels)
         v = bounds.adaptive_radius(self.q, s, self.scale, delta=budget.delta_adaptive(tokens), levels=served.dither_levels)

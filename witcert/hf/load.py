@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def load_model(spec: str | None = None, *, dtype: torch.dtype = torch.float32, d
 
     Raises MissingExtraError, InputError (unreadable or damaged) or UnsupportedModelError (see geometry.describe).
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is first imported
     tf = _transformers()
     tf.utils.logging.set_verbosity_error()
     tf.utils.logging.disable_progress_bar()
