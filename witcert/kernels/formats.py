@@ -1,25 +1,25 @@
 """Physical layouts of the paged KV cache: what the write kernels fill and the read kernels fetch.
 
-*Slots and pages.* A slot is the storage of one token; slot ``s`` is row ``s % page_size`` of page ``s // page_size``. Row b
-of the page table lists the pages of sequence b in order of position, so position t lies in slot
+*Slots and pages.* A slot is the storage of one token; slot ``s`` is row ``s % page_size`` of page ``s // page_size``.
+Row b of the page table lists the pages of sequence b in order of position, so position t lies in slot
 ``pages[b, t // page_size] * page_size + t % page_size``. With page_size 1 a page is a slot.
 
-*Exact store*, per token and KV head and side: 2d bytes, token-major ``[slots, Hkv, d]``, as serving engines keep it; a witness
-adds 2B bytes to the keys.
+*Exact store*, per token, KV head and side: 2d bytes, token-major ``[slots, Hkv, d]``, as serving engines keep it; a
+witness adds 2B bytes to the keys.
 
-*Packed store*, per token, KV head and side: d bytes of codes + 2 bytes for each group of 32 channels: 136 bytes at d = 128.
-Outlier pairs add 4m bytes to the keys, a witness 2B. Everything is page-major and head-major, ``[pages, Hkv, page_size, ...]``,
-so that what one program reads of a page is one contiguous run (2 KiB of codes and 128 bytes of scales at d = 128 and
-page_size 16). Each row of codes starts at a multiple of 16 bytes: one 16-byte load is one block of 16 channels, which
-is one draw of dither. Values are stored by token like keys: turning a tile of them in shared memory costs about one
-instruction a token, less than a second layout that page_size 1 could not have.
+*Packed store*, per token, KV head and side: d bytes of codes and 2 bytes for each group of 32 channels, 136 bytes at
+d = 128. Outlier pairs add 4m bytes to the keys, a witness 2B. Everything is page-major and head-major,
+``[pages, Hkv, page_size, ...]``, so that what one program reads of a page is one contiguous run (2 KiB of codes and 128
+bytes of scales at d = 128 and page_size 16). Each row of codes starts at a multiple of 16 bytes: one 16-byte load is
+one block of 16 channels, which is one draw of dither. Values are stored by token like keys: turning a tile of them in
+shared memory costs about one instruction a token, less than a second layout that page_size 1 could not have.
 
 Served numbers of the packed store, in real arithmetic:
 
 * without dither  ``x_hat = s * n``;
-* with dither     ``x_hat = s * (n - xi)``, xi = (2j + 1 - 256) / 512 for the byte j that
-  :func:`witcert.kernels.philox.reference.pack_counter` names: counter (slot, epoch of the slot, layer, KV head, side, channel // 16);
-* an outlier channel of a key is its fp16 number, its code is 0 and is not read.
+* with dither     ``x_hat = s * (n - xi)``, xi = (2j + 1 - 256) / 512 for the byte j whose counter is (slot, epoch of the
+  slot, layer, KV head, side, channel // 16), as :func:`witcert.kernels.philox.reference.pack_counter` lays it out;
+* an outlier channel of a key is its fp16 number; its code is 0 and is not read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _tensor(name: str, x: object, dtypes: tuple[torch.dtype, ...], shape: tuple[
         raise InputError(f"{name} is {type(x).__name__}; expected a tensor")
     if x.dtype not in dtypes:
         raise InputError(f"{name} has dtype {x.dtype}; expected {' or '.join(map(str, dtypes))}")
-    if x.ndim != len(shape) or any(want is not None and want != have for want, have in zip(shape, x.shape, strict=True)):
+    fits = x.ndim == len(shape) and all(n is None or n == have for n, have in zip(shape, x.shape, strict=True))
+    if not fits:
         spelled = ", ".join("*" if n is None else str(n) for n in shape)
         raise InputError(f"{name} has shape {tuple(x.shape)}; expected [{spelled}]")
     if not x.is_contiguous():
@@ -198,8 +199,8 @@ class PackedStore:
     epochs : int32 [pages * page_size], how often each slot was reused (bits of an unsigned word); with dither only.
     dither : the stream, or None for codes without dither.
     k_outlier : float16 [pages, Hkv, page_size, 2m], the exact numbers of m RoPE pairs, m in 2, 4, 8, 16, or None.
-    outlier_channels : int32 [Hkv, 2m], the channels of these columns: first channel of each pair, then second channel of each
-        pair in the same order. Chosen once per (layer, KV head); no channel twice.
+    outlier_channels : int32 [Hkv, 2m], the channels of these columns: the first channel of each pair, then the second
+        channel of each pair in the same order. Chosen once per (layer, KV head); no channel twice.
     witness : float16 [pages, Hkv, page_size, B], B in 8, 16, of the keys, or None.
     """
 
