@@ -17,8 +17,8 @@ shared memory costs about one instruction a token, less than a second layout tha
 Served numbers of the packed store, in real arithmetic:
 
 * without dither  ``x_hat = s * n``;
-* with dither     ``x_hat = s * (n - xi)``, xi = (2j + 1 - 256) / 512 for the byte j whose counter is (slot, epoch of the
-  slot, layer, KV head, side, channel // 16), as :func:`witcert.kernels.philox.reference.pack_counter` lays it out;
+* with dither     ``x_hat = s * (n - xi)``, xi = (2j + 1 - 256) / 512 for the byte j whose counter is (slot, epoch of
+  the slot, layer, KV head, side, channel // 16), as :func:`witcert.kernels.philox.reference.pack_counter` lays it out;
 * an outlier channel of a key is its fp16 number; its code is 0 and is not read.
 """
 
