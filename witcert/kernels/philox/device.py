@@ -1,0 +1,76 @@
+"""Device functions for the dither of packed codes: Philox4x32 in 32-bit arithmetic, 16 eight-bit dithers a draw.
+
+Bit for bit the stream of :mod:`witcert.kernels.philox.reference` and of ``tl.philox`` (theorems ``grid_dither_law``,
+``grid_mgf``: what the finite dither guarantees; the counter layout makes two sites never share a draw).
+
+One round is two 32x32 -> 64 bit products, each as a low multiply and ``umulhi``, and four XORs. Every value is uint32
+and wraps; nothing here is 64 bits wide: the seed comes as two words.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["dither_bytes", "dither_value", "dither_words", "key_words", "philox4x32_words"]
+
+
+@triton.jit
+def key_words(low, high):
+    """The two key words of a seed from its int32 halves (``Dither.words``), as uint32 scalars."""
+    return tl.to_tensor(low).to(tl.uint32, bitcast=True), tl.to_tensor(high).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def philox4x32_words(k0, k1, c0, c1, c2, c3, ROUNDS: tl.constexpr):
+    """Four random words of counter (c0, c1, c2, c3) under key (k0, k1): uint32, of one shape, the key of scalars."""
+    tl.static_assert(c0.dtype == tl.uint32 and c1.dtype == tl.uint32)
+    tl.static_assert(c2.dtype == tl.uint32 and c3.dtype == tl.uint32)
+    tl.static_assert(k0.dtype == tl.uint32 and k1.dtype == tl.uint32)
+    MULTIPLIER_0: tl.constexpr = 0xD2511F53
+    MULTIPLIER_2: tl.constexpr = 0xCD9E8D57
+    for _ in tl.static_range(ROUNDS):
+        high0 = tl.umulhi(c0, MULTIPLIER_0)
+        low0 = tl.mul(c0, MULTIPLIER_0, sanitize_overflow=False)
+        high2 = tl.umulhi(c2, MULTIPLIER_2)
+        low2 = tl.mul(c2, MULTIPLIER_2, sanitize_overflow=False)
+        c0 = high2 ^ c1 ^ k0
+        c1 = low2
+        c2 = high0 ^ c3 ^ k1
+        c3 = low0
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def dither_words(k0, k1, slot, epoch, layer, head, side, block, ROUNDS: tl.constexpr):
+    """The four words of one draw: slot, epoch, layer, KV head, side (0 keys, 1 values) and block = channel // 16.
+
+    Integers of any width, whose shapes broadcast against each other; the counter is laid out as ``pack_counter`` does.
+    Byte b of word w dithers channel 16 * block + 4 * w + b.
+    """
+    c0 = slot.to(tl.uint32)
+    c1 = epoch.to(tl.uint32)
+    c2 = (tl.to_tensor(layer).to(tl.uint32) << 16) | tl.to_tensor(head).to(tl.uint32)
+    c3 = (tl.to_tensor(side).to(tl.uint32) << 16) | block.to(tl.uint32)
+    zero = (c0 ^ c0) | (c1 ^ c1) | (c2 ^ c2) | (c3 ^ c3)  # in the common shape
+    return philox4x32_words(k0, k1, c0 | zero, c1 | zero, c2 | zero, c3 | zero, ROUNDS)
+
+
+@triton.jit
+def dither_bytes(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The bytes of the draws in channel order, 0..255: four words [ROWS, CHANNELS // 16] -> uint32 [ROWS, CHANNELS]."""
+    tl.static_assert(CHANNELS % 16 == 0)
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [ROWS, CHANNELS // 16, 2, 2]: entry (i, j) is word 2 i + j
+    words = tl.reshape(words, [ROWS, CHANNELS // 4, 1])
+    shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, None, :]  # [1, 1, 4]
+    return tl.reshape((words >> shift) & 0xFF, [ROWS, CHANNELS])
+
+
+@triton.jit
+def dither_value(byte):
+    """The dither of a byte j: (2 j + 1 - 256) / 512, exact in float32 (also where the two operations are fused)."""
+    return byte.to(tl.float32) * 0.00390625 - 0.498046875
