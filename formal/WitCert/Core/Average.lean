@@ -97,6 +97,19 @@ theorem share_mono {E F : Nat → Prop} {n : Nat} (h : ∀ k, k < n → E k → 
 theorem share_eq_zero {E : Nat → Prop} {n : Nat} (h : ∀ k, k < n → ¬ E k) : (share E n : R) = 0 :=
   average_eq_zero fun k hk => if_neg (h k hk)
 
+/-- An event that happens in at most the share `δ` of the outcomes fails to happen in at least the share `1 - δ`. -/
+theorem one_sub_le_share_not {E : Nat → Prop} {n : Nat} {δ : R} (h_pos : 0 < n) (h_share : share E n ≤ δ) :
+    1 - δ ≤ share (fun k => ¬ E k) n := by
+  have h1 : average (fun _ => (1 : R)) n = share E n + share (fun k => ¬ E k) n := by
+    unfold share
+    rw [← average_add]
+    refine average_congr fun k _ => ?_
+    by_cases hE : E k
+    · rw [if_pos hE, if_neg (by simpa using hE)]; grind
+    · rw [if_neg hE, if_pos hE]; grind
+  rw [average_const 1 h_pos] at h1
+  grind
+
 /-! ### outcomes as digits -/
 
 /-- A coordinate's value is below the base. -/

@@ -71,12 +71,13 @@ example : ∀ j, j < 256 → ditherCode 256 (3 / 10) (1 / 8) j = (if j < 154 the
 example : ∀ j, j < 256 → residual 256 (3 / 10 : Rat) (1 / 8) (ditherCode 256 (3 / 10) (1 / 8) j) j
     = 1 / 8 * (grid 256 (cyclicShift 256 153 j) + -1 / 640) := by decide +kernel
 
--- A tie: with x/s = 1/512, the last dither puts x/s + ξ halfway between 0 and 1. Rounded to 0 (half to even), θ is one end of its
--- range; rounded to 1 (half up), θ is the other end and the shift differs by one. The law holds either way.
-example : ∀ j, j < 256 → residual 256 (1 / 512 : Rat) 1 (ditherCode 256 (1 / 512) 1 j) j
-    = 1 * (grid 256 (cyclicShift 256 255 j) + -1 / 512) := by decide +kernel
-example : ∀ j, j < 256 → residual 256 (1 / 512 : Rat) 1 (if j = 255 then 1 else 0) j
-    = 1 * (grid 256 (cyclicShift 256 254 j) + 1 / 512) := by decide +kernel
+-- A tie, with 4 bits: with x/s = 1/32, the last dither puts x/s + ξ halfway between 0 and 1. Rounded to 0 (half to even), θ is one end
+-- of its range; rounded to 1 (half up), θ is the other end and the shift differs by one. The law holds either way.
+example : (1 / 32 : Rat) + grid 16 15 = 1 / 2 := by decide +kernel
+example : ∀ j, j < 16 → residual 16 (1 / 32 : Rat) 1 (ditherCode 16 (1 / 32) 1 j) j
+    = 1 * (grid 16 (cyclicShift 16 15 j) + -1 / 32) := by decide +kernel
+example : ∀ j, j < 16 → residual 16 (1 / 32 : Rat) 1 (if j = 15 then 1 else 0) j
+    = 1 * (grid 16 (cyclicShift 16 14 j) + 1 / 32) := by decide +kernel
 
 -- Codes are limited to ±127.
 example : clip 127 128 = 127 ∧ clip 127 (-200) = -127 ∧ clip 127 5 = 5 := by decide

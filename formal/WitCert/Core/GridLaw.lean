@@ -226,6 +226,22 @@ theorem abs_grid_le {n j : Nat} (hj : j < n) : abs (grid n j : R) ≤ 1 / 2 - 1 
     apply div_le_of_le_mul (by grind)
     rw [div_mul_self _ (by grind)]; grind
 
+/-- A scale that is at least `amax / (Q - 1/2)`, where `amax` is at least every entry of the group, leaves no entry to be clipped. -/
+theorem noclip_of_scale {Q : Nat} {x s amax : R} (h_limit : 0 < Q) (h_amax : abs x ≤ amax)
+    (h_scale : amax / ((Q : R) - 1 / 2) ≤ s) : abs x ≤ ((Q : R) - 1 / 2) * s := by
+  have h01 := OrderedRing.zero_lt_one (R := R)
+  have h1 := OrderedRing.natCast_le_natCast_of_le (R := R) _ _ (show 1 ≤ Q by omega)
+  rw [Semiring.natCast_one] at h1
+  have h2 := le_mul_of_div_le (show 0 < (Q : R) - 1 / 2 by grind) h_scale
+  grind
+
+/-- A code that is a nearest integer to a computed `x/s + ξ` which errs by at most `η` lies within `1/2 + η` of the exact one. -/
+theorem round_of_computed {y computed η : R} {code : Int} (h_round : abs ((code : R) - computed) ≤ 1 / 2)
+    (h_computed : abs (computed - y) ≤ η) : abs ((code : R) - y) ≤ 1 / 2 + η := by
+  have h := abs_add_le ((code : R) - computed) (computed - y)
+  rw [show (code : R) - computed + (computed - y) = (code : R) - y by grind] at h
+  grind
+
 /-- No clipping occurs: a code within `1/2 + η` of `x/s + ξ` is within `-Q, ..., Q` when `|x| ≤ (Q - 1/2) s`. -/
 theorem clip_eq_self {n j Q : Nat} (hj : j < n) {x s η : R} (code : Int) (h_scale : 0 < s) (h_slack : 2 * (n : R) * η < 1)
     (h_noclip : abs x ≤ ((Q : R) - 1 / 2) * s)

@@ -35,8 +35,8 @@ theorem weight_eq_zero {a : Nat → R} {d : Nat} (h_zero : varianceProxy a d = 0
 
 variable [Exp R]
 
-/-- Proxies of independent terms add up: if `exp (λ h_c)` is on average at most `exp (λ² v_c / 2)` for every channel, then the sum over
-channels that look at different coordinates has `exp (λ Σ h_c)` on average at most `exp (λ² Σ v_c / 2)`. -/
+/-- Proxies of independent terms add up: if `exp (λ h_c)` is on average at most `exp (λ² v_c / 2)` for every channel, then the sum
+over channels that look at different coordinates has `exp (λ Σ h_c)` on average at most `exp (λ² Σ v_c / 2)`. -/
 theorem independent_sum_mgf (h : Nat → Nat → R) (v : Nat → R) (l : R) {n m d : Nat} (coord : Nat → Nat) (h_pos : 0 < n)
     (h_coord : ∀ c, c < d → coord c < m)
     (h_inj : ∀ c c', c < d → c' < d → coord c = coord c' → c = c')
