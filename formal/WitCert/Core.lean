@@ -39,3 +39,4 @@ import WitCert.Core.Request
 import WitCert.Core.TokenTail
 import WitCert.Core.TierB
 import WitCert.Core.Executable
+import WitCert.Core.TierBExample
