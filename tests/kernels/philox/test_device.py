@@ -13,6 +13,7 @@ from witcert.kernels.philox.device import (
     dither_words,
     key_words,
     philox4x32_words,
+    split_seed,
 )
 from witcert.kernels.philox.kernel import philox_dump
 from witcert.kernels.philox.reference import draw_bytes, pack_counter, philox4x32
@@ -32,7 +33,7 @@ KNOWN = [
 
 
 @triton.jit
-def _words(counter, out, low, high, count, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
+def _words(counter, out, low, high, seed, count, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < count
     c0 = tl.load(counter + row * 4, mask=inside, other=0).to(tl.uint32)
@@ -40,6 +41,9 @@ def _words(counter, out, low, high, count, ROUNDS: tl.constexpr, BLOCK: tl.const
     c2 = tl.load(counter + row * 4 + 2, mask=inside, other=0).to(tl.uint32)
     c3 = tl.load(counter + row * 4 + 3, mask=inside, other=0).to(tl.uint32)
     k0, k1 = key_words(low, high)
+    s0, s1 = split_seed(seed)
+    k0 = tl.where(s0 == k0, k0, 12345)  # both forms of a seed must agree
+    k1 = tl.where(s1 == k1, k1, 12345)
     r0, r1, r2, r3 = philox4x32_words(k0, k1, c0, c1, c2, c3, ROUNDS)
     tl.store(out + row * 4, r0.to(tl.int64), mask=inside)
     tl.store(out + row * 4 + 1, r1.to(tl.int64), mask=inside)
@@ -65,7 +69,10 @@ def _dither(
 
 def device_words(counter: Tensor, key: int, rounds: int) -> Tensor:
     out = torch.empty_like(counter)
-    _words[(triton.cdiv(len(counter), 64),)](counter, out, *Dither(key, 0).words, len(counter), ROUNDS=rounds, BLOCK=64)
+    signed = key if key < 2**63 else key - 2**64
+    _words[(triton.cdiv(len(counter), 64),)](
+        counter, out, *Dither(key, 0).words, signed, len(counter), ROUNDS=rounds, BLOCK=64
+    )
     return out
 
 

@@ -4,7 +4,7 @@ Bit for bit the stream of :mod:`witcert.kernels.philox.reference` and of ``tl.ph
 ``grid_mgf``: what the finite dither guarantees; the counter layout makes two sites never share a draw).
 
 One round is two 32x32 -> 64 bit products, each as a low multiply and ``umulhi``, and four XORs. Every value is uint32
-and wraps; nothing here is 64 bits wide: the seed comes as two words.
+and wraps; nothing on the way is 64 bits wide.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -14,13 +14,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["dither_bytes", "dither_value", "dither_words", "key_words", "philox4x32_words"]
+__all__ = ["dither_bytes", "dither_value", "dither_words", "key_words", "philox4x32_words", "split_seed"]
 
 
 @triton.jit
 def key_words(low, high):
     """The two key words of a seed from its int32 halves (``Dither.words``), as uint32 scalars."""
     return tl.to_tensor(low).to(tl.uint32, bitcast=True), tl.to_tensor(high).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def split_seed(seed):
+    """The two key words of a seed that comes as one integer with its 64 bits, signed or not."""
+    wide = tl.to_tensor(seed).to(tl.uint64)
+    return (wide & 0xFFFFFFFF).to(tl.uint32), (wide >> 32).to(tl.uint32)
 
 
 @triton.jit
