@@ -1,0 +1,273 @@
+"""Decode: one query token per sequence over a paged cache, with a meter of every cell read in the same pass."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import triton
+from torch import Tensor
+
+from witcert.budget import Budget
+from witcert.errors import InputError
+from witcert.guarantees import Labelled, Proved, ProvedNonadaptive
+from witcert.kernels.decode import budget as constants
+from witcert.kernels.decode.stage1 import stage1_kernel
+from witcert.kernels.decode.stage2 import stage2_kernel
+from witcert.kernels.formats import ExactStore, PackedStore, PageTable
+
+__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "Reading", "TierBMeter", "Tuning", "decode"]
+
+MAX_GROUP = 16
+MAX_TOKENS = 2**24
+INTERPRET = os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+@dataclass(frozen=True)
+class BandMeter:
+    """Tier A, from the witness of the store; pairing says how channels pair up under RoPE, as the witness was written."""
+
+    pairing: Literal["half", "adjacent"] = "half"
+
+    def __post_init__(self) -> None:
+        if self.pairing not in ("half", "adjacent"):
+            raise InputError(f"pairing={self.pairing!r} is neither 'half' nor 'adjacent'")
+
+
+@dataclass(frozen=True)
+class HalfStepMeter:
+    """From the scales of a packed store alone, dithered or not: half a step per channel, any query, no probability."""
+
+
+@dataclass(frozen=True)
+class TierBMeter:
+    """From the scales and the law of the dither: an adaptive and a non-adaptive reading in one pass.
+
+    budget : shares the failure probability out. tokens : most tokens that a sequence ever stores (S of the theorems).
+    """
+
+    budget: Budget
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or not 1 <= self.tokens <= MAX_TOKENS:
+            raise InputError(f"tokens={self.tokens!r} is not a whole number in 1..{MAX_TOKENS}")
+
+
+Meter = BandMeter | HalfStepMeter | TierBMeter
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One meter of every cell, float32 [batch, Hq]: the labelled bound on the total variation, log A and C (rounded up)."""
+
+    meter: Labelled
+    log_a: Tensor
+    c_max: Tensor
+
+
+@dataclass(frozen=True)
+class DecodeOutput:
+    """out: [batch, Hq, d] in the dtype of q. lse: float32 [batch, Hq], natural log of the mass (-inf: no token). readings."""
+
+    out: Tensor
+    lse: Tensor
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How the work is cut: tokens of a tile, warps of a program, pipeline stages, splits of a sequence (None: choose)."""
+
+    tile: int = 32
+    warps: int = 1
+    stages: int = 3
+    splits: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.warps not in (1, 2, 4, 8):
+            raise InputError(f"warps={self.warps!r} is none of 1, 2, 4, 8")
+        if self.tile not in (16, 32, 64, 128, 256) or self.tile < 16 * self.warps:
+            raise InputError(f"tile={self.tile!r} is not a power of two in 16..256 and >= 16 * warps")
+        if not 1 <= self.stages <= 8:
+            raise InputError(f"stages={self.stages!r} is outside 1..8")
+        if self.splits is not None and not 1 <= self.splits <= 1024:
+            raise InputError(f"splits={self.splits!r} is outside 1..1024")
+
+
+def _positive(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name}={value!r} is not a finite number > 0")
+    return float(value)
+
+
+def _check(q: Tensor, store: ExactStore | PackedStore, table: PageTable, meter: Meter | None) -> int:
+    """Whether the arguments fit together; the number of query heads per KV head."""
+    if not isinstance(q, Tensor) or q.dtype not in (torch.float16, torch.bfloat16) or q.ndim != 3:
+        raise InputError("q is not a float16 or bfloat16 tensor [batch, Hq, d]")
+    if not isinstance(store, (ExactStore, PackedStore)):
+        raise InputError(f"store is {type(store).__name__}; expected ExactStore or PackedStore")
+    if not isinstance(table, PageTable):
+        raise InputError(f"table is {type(table).__name__}; expected PageTable")
+    if not q.is_contiguous():
+        raise InputError("q is not contiguous")
+    if q.shape[0] != table.batch or q.shape[2] != store.head_dim or q.shape[1] == 0 or q.shape[1] % store.kv_heads:
+        raise InputError(
+            f"q has shape {tuple(q.shape)}; expected [{table.batch}, a multiple of {store.kv_heads}, {store.head_dim}]"
+        )
+    group = q.shape[1] // store.kv_heads
+    if group > MAX_GROUP:
+        raise InputError(f"{group} query heads per KV head; expected at most {MAX_GROUP}")
+    keys = store.k if isinstance(store, ExactStore) else store.k_code
+    for name, x in (("store", keys), ("table", table.pages)):
+        if x.device != q.device:
+            raise InputError(f"{name} is on {x.device}, q on {q.device}")
+    if q.device.type != "cuda" and not INTERPRET:
+        raise InputError(f"q is on {q.device}; expected a CUDA device (or TRITON_INTERPRET=1)")
+    if isinstance(store, ExactStore):
+        if q.dtype != store.k.dtype:
+            raise InputError(f"q is {q.dtype}, the store {store.k.dtype}; they must agree")
+        if table.page_size > 1 and store.slots % table.page_size:
+            raise InputError(f"{store.slots} slots are not whole pages of {table.page_size}")
+    elif store.page_size != table.page_size:
+        raise InputError(f"the store has page_size {store.page_size}, the table {table.page_size}")
+    if table.max_tokens > MAX_TOKENS:
+        raise InputError(f"the table allows {table.max_tokens} tokens; expected at most {MAX_TOKENS}")
+    if isinstance(meter, BandMeter):
+        if store.witness is None:
+            raise InputError("BandMeter needs a store with a witness")
+    elif isinstance(meter, HalfStepMeter):
+        if isinstance(store, ExactStore):
+            raise InputError("HalfStepMeter needs a packed store")
+    elif isinstance(meter, TierBMeter):
+        if isinstance(store, ExactStore) or store.dither is None:
+            raise InputError("TierBMeter needs a packed store with dither")
+        if table.max_tokens > meter.tokens:
+            raise InputError(f"the table allows {table.max_tokens} tokens, the meter speaks of {meter.tokens}")
+    elif meter is not None:
+        raise InputError(f"meter is {type(meter).__name__}; expected BandMeter, HalfStepMeter, TierBMeter or None")
+    return group
+
+
+def _splits(tuning: Tuning, programs: int, tokens: int, device: torch.device) -> int:
+    """Splits of a sequence: enough programs to fill the device once, no split shorter than four tiles."""
+    if tuning.splits is not None:
+        return tuning.splits
+    units = 4
+    if device.type == "cuda":
+        units = torch.cuda.get_device_properties(device).multi_processor_count
+    wanted = max(1, (units * 12 // tuning.warps) // programs)
+    return max(1, min(wanted, 256, triton.cdiv(tokens, 4 * tuning.tile)))
+
+
+def _readings(meter: Meter | None, log_a: Tensor, c_max: Tensor, value: Tensor) -> tuple[Reading, ...]:
+    if meter is None:
+        return ()
+    if isinstance(meter, TierBMeter):
+        delta = meter.budget.delta_req
+        return (
+            Reading(Proved(value[0], "tierB_adaptive_sound", delta), log_a[0], c_max[0]),
+            Reading(ProvedNonadaptive(value[1], "tierB_request_sound", delta), log_a[1], c_max[1]),
+        )
+    return (Reading(Proved(value[0], "meter_sound"), log_a[0], c_max[0]),)
+
+
+def decode(
+    q: Tensor,
+    store: ExactStore | PackedStore,
+    table: PageTable,
+    *,
+    scale: float,
+    meter: Meter | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    tuning: Tuning | None = None,
+) -> DecodeOutput:
+    """Attention of one query token per sequence over its cached tokens, and the meter of every cell.
+
+    Parameters
+    ----------
+    q : float16 or bfloat16 [batch, Hq, d], post-RoPE; d in 64, 128, 256; Hq / Hkv in 1..16. The dtype of an exact store.
+    store, table : the cache and where each sequence lies in it.
+    scale : softmax scale.
+    meter : what to read; None reads nothing and leaves ``out`` the same, bit for bit.
+    window : number of most recent tokens that are visible, or None for all.
+    softcap : cap of the logits, ``cap * tanh(logit / cap)``, or None.
+    sinks : float32 [Hq], logit of a virtual token without value, or None.
+    tuning : how the work is cut; every choice is sound, not every one is fast.
+
+    No host synchronization, two launches, deterministic, capturable in a CUDA graph. NaN or infinity on the way to a
+    meter makes it 1. The read constant of an exact store, to be folded into its witness, is ``budget.dot_gamma``.
+    """
+    group = _check(q, store, table, meter)
+    scale = _positive("scale", scale)
+    if softcap is not None:
+        softcap = _positive("softcap", softcap)
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
+        raise InputError(f"window={window!r} is not a whole number >= 1")
+    batch, heads, d = q.shape
+    if sinks is not None:
+        fits = isinstance(sinks, Tensor) and sinks.dtype == torch.float32 and tuple(sinks.shape) == (heads,)
+        if not fits or sinks.device != q.device or not sinks.is_contiguous():
+            raise InputError(f"sinks is not a contiguous float32 tensor [{heads}] on {q.device}")
+    tuning = tuning or Tuning()
+    splits = _splits(tuning, batch * store.kv_heads, table.max_tokens, q.device)
+    tiles = triton.cdiv(triton.cdiv(table.max_tokens, splits), tuning.tile)
+    inflate = constants.envelope(tiles, tuning.tile, splits)
+
+    packed = isinstance(store, PackedStore)
+    dither = store.dither if isinstance(store, PackedStore) else None
+    kind = 0 if meter is None else 1 if isinstance(meter, BandMeter) else 2 if isinstance(meter, HalfStepMeter) else 3
+    factor = scale * constants.LOG2E
+    slack = constants.TINY + (0.0 if softcap is None else constants.cap_slack(softcap))
+    radius = adaptive = 0.0
+    outliers = 2 * store.outlier_pairs if isinstance(store, PackedStore) else 0
+    if isinstance(meter, TierBMeter):
+        radius = constants.subgaussian_factor(meter.tokens, meter.budget.delta_loc)
+        adaptive = constants.kappa(d - outliers, meter.budget.delta_adaptive(meter.tokens))
+
+    out = torch.empty_like(q)
+    lse = torch.empty(batch, heads, dtype=torch.float32, device=q.device)
+    meters = 0 if meter is None else 2 if kind == 3 else 1
+    log_a, c_max, value = (torch.empty(meters, batch, heads, dtype=torch.float32, device=q.device) for _ in range(3))
+    if batch == 0:
+        return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))
+    part = torch.empty(batch * heads * splits, d, dtype=torch.float32, device=q.device)
+    stat = torch.empty(batch * heads * splits, 8, dtype=torch.float32, device=q.device)
+
+    def or_q(x: Tensor | None) -> Tensor:
+        return q if x is None else x
+
+    pool = store if isinstance(store, PackedStore) else None
+    stage1_kernel[(splits, store.kv_heads, batch)](
+        q,
+        store.k if isinstance(store, ExactStore) else store.k_code,
+        or_q(pool and pool.k_scale),
+        store.v if isinstance(store, ExactStore) else store.v_code.view(torch.int32),
+        or_q(pool and pool.v_scale),
+        or_q(store.witness),
+        or_q(pool and pool.k_outlier),
+        or_q(pool and pool.outlier_channels),
+        or_q(pool and pool.epochs),
+        table.pages, table.seq_lens, part, stat,
+        table.pages.shape[1], splits, window or MAX_TOKENS,
+        *(dither.words if dither else (0, 0)), dither.layer if dither else 0,
+        factor, (softcap or 0.0) * constants.LOG2E, 1.0 / (softcap or 1.0), slack, factor * constants.BAND, radius, adaptive,
+        HKV=store.kv_heads, G=group, GP=8 if group <= 8 else 16, D=d, T=tuning.tile, PAGE=table.page_size,
+        PACKED=packed, DITHER_K=dither is not None, DITHER_V=dither is not None and dither.values,
+        ROUNDS=dither.rounds if dither else 7, OUT=outliers, METER=kind,
+        NB=store.witness.shape[-1] if kind == 1 and store.witness is not None else 16,
+        ADJACENT=isinstance(meter, BandMeter) and meter.pairing == "adjacent", CAP=softcap is not None,
+        WARPS=tuning.warps, INTERPRET=INTERPRET, STAGES=tuning.stages,
+        num_warps=tuning.warps, enable_fp_fusion=False,
+    )  # fmt: skip
+    stage2_kernel[(batch * heads,)](
+        part, stat, or_q(sinks), out, lse, log_a, c_max, value, splits, batch * heads, inflate,
+        HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None,
+        num_warps=1 if d <= 64 else 2, enable_fp_fusion=False,
+    )  # fmt: skip
+    return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))

@@ -1,0 +1,176 @@
+"""Device helpers of decode: exact powers of two, folds, the tile of dither in operand order, the capped logit.
+
+Two operations are written as inline PTX, because Triton has no name for them: reading the four bytes of a word as four
+int8 without moving them, and turning four codes into four scaled float16 (byte permutes into the mantissa of 1024 + n).
+Triton's interpreter has no PTX; there the same numbers are computed with shifts and conversions (INTERPRET).
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "capped",
+    "codes_to_half",
+    "dithered_to_half",
+    "draw",
+    "fold_max",
+    "fold_sum",
+    "join_words",
+    "pow2",
+    "word_bytes",
+]
+
+
+@triton.jit
+def pow2(e):
+    """2^e for an integer-valued float32 e <= 0, exactly; 0 below 2^-126. NaN gives some power of two."""
+    exponent = tl.maximum(e, -127.0).to(tl.int32) + 127
+    return (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def fold_sum(x, T: tl.constexpr, GP: tl.constexpr, WARPS: tl.constexpr):
+    """Sum over the rows of a tile that one lane holds: [T, GP] -> [8 * WARPS, GP], without crossing lanes."""
+    y = tl.reshape(x, (T // (16 * WARPS), WARPS, 2, 8, GP))
+    return tl.reshape(tl.sum(tl.sum(y, axis=2), axis=0), (WARPS * 8, GP))
+
+
+@triton.jit
+def fold_max(x, T: tl.constexpr, GP: tl.constexpr, WARPS: tl.constexpr):
+    """Maximum over the rows of a tile that one lane holds: [T, GP] -> [8 * WARPS, GP], without crossing lanes."""
+    y = tl.reshape(x, (T // (16 * WARPS), WARPS, 2, 8, GP))
+    return tl.reshape(tl.max(tl.max(y, axis=2), axis=0), (WARPS * 8, GP))
+
+
+@triton.jit
+def capped(z, cap_log2, inverse_cap):
+    """cap * tanh(z / cap) in units of log 2, z in natural units; absolute error below cap_log2 * 2^-19."""
+    y = tl.minimum(tl.maximum(z * inverse_cap, -40.0), 40.0)
+    y = tl.where(z == z, y, z)  # NaN stays
+    e = tl.exp2(y * 2.8853900817779268)
+    return cap_log2 * (1.0 - 2.0 / (e + 1.0))
+
+
+@triton.jit
+def _product(x, M: tl.constexpr):
+    """High and low word of M * x, from one widening multiplication."""
+    wide = x.to(tl.uint64) * M
+    return (wide >> 32).to(tl.uint32), wide.to(tl.uint32)
+
+
+@triton.jit
+def draw(k0, k1, c0, c1, c2, c3, ROUNDS: tl.constexpr):
+    """Philox4x32: four words of the counter (c0, c1, c2, c3); any of the four may be a scalar or broadcast."""
+    for _ in tl.static_range(ROUNDS):
+        high0, low0 = _product(c0, 0xD2511F53)
+        high2, low2 = _product(c2, 0xCD9E8D57)
+        c0 = high2 ^ c1 ^ k0
+        c1 = low2
+        c2 = high0 ^ c3 ^ k1
+        c3 = low0
+        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
+        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _spread(word, T: tl.constexpr, C: tl.constexpr):
+    """Each 32-bit word four times in a row, int32 [T, C / 4] -> [T, C / 4, 4]; in registers this moves nothing."""
+    return tl.broadcast_to(tl.reshape(word, (T, C // 4, 1)).to(tl.int32, bitcast=True), (T, C // 4, 4))
+
+
+@triton.jit
+def _byte(spread):
+    """Byte i of entry i of the last axis, 0..255, as float32 (for the interpreter)."""
+    shift = (tl.arange(0, 4) * 8)[None, None, :]
+    return ((spread >> shift) & 0xFF).to(tl.float32)
+
+
+@triton.jit
+def join_words(w0, w1, w2, w3, T: tl.constexpr, C: tl.constexpr):
+    """The words of T x C/16 draws in channel order: four [T, C / 16] -> uint32 [T, C / 4]."""
+    return tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (T, C // 4))  # entry (i, j) is word 2 i + j
+
+
+@triton.jit
+def word_bytes(words, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
+    """The bytes of 32-bit words [T, C / 4] in order, as int8 [T, C]."""
+    spread = _spread(words, T, C)
+    if INTERPRET:
+        return tl.reshape(_byte(spread).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
+    # Four elements a call, all from the same word: its four bytes are the result.
+    packed = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [spread], dtype=tl.int8, is_pure=True, pack=4)
+    return tl.reshape(packed, (T, C))
+
+
+@triton.jit
+def twice(x):
+    """float16 [T] as the low and the high half of int32 [T]."""
+    bits = x.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+    return bits | (bits << 16)
+
+
+@triton.jit
+def codes_to_half(words, scale, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
+    """scale * code, one rounding: words of four int8 codes [T, C / 4], float16 [T] -> float16 [T, C]."""
+    spread = _spread(words, T, C)
+    if INTERPRET:
+        code = tl.where(_byte(spread) >= 128.0, _byte(spread) - 256.0, _byte(spread))
+        return tl.reshape((code * scale.to(tl.float32)[:, None, None]).to(tl.float16), (T, C))
+    both = tl.broadcast_to(twice(scale)[:, None, None], (T, C // 4, 4))
+    half = tl.inline_asm_elementwise(
+        """{
+        .reg .b32 t, u, v, c;
+        xor.b32 t, $2, 0x80808080;
+        mov.b32 c, 0x64806480;
+        prmt.b32 u, t, 0x64646464, 0x4140;
+        prmt.b32 v, t, 0x64646464, 0x4342;
+        sub.rn.f16x2 u, u, c;
+        sub.rn.f16x2 v, v, c;
+        mul.rn.f16x2 $0, u, $6;
+        mul.rn.f16x2 $1, v, $6;
+        }""",
+        "=r,=r,r,r,r,r,r,r,r,r", [spread, both], dtype=tl.float16, is_pure=True, pack=4,
+    )  # fmt: skip
+    return tl.reshape(half, (T, C))
+
+
+@triton.jit
+def dithered_to_half(words, dither, scale, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
+    """scale * (code - xi), two roundings: words of codes and of dither [T, C / 4], float16 [T] -> float16 [T, C].
+
+    code - xi = (code - byte / 256) + 255 / 512.
+    """
+    spread = _spread(words, T, C)
+    drawn = _spread(dither, T, C)
+    offset = (scale.to(tl.float32) * 0.498046875).to(tl.float16)
+    if INTERPRET:
+        code = tl.where(_byte(spread) >= 128.0, _byte(spread) - 256.0, _byte(spread))
+        fine = (code - _byte(drawn) * 0.00390625).to(tl.float16).to(tl.float32)
+        exact = fine * scale.to(tl.float32)[:, None, None] + offset.to(tl.float32)[:, None, None]
+        return tl.reshape(exact.to(tl.float16), (T, C))
+    both = tl.broadcast_to(twice(scale)[:, None, None], (T, C // 4, 4))
+    shift = tl.broadcast_to(twice(offset)[:, None, None], (T, C // 4, 4))
+    half = tl.inline_asm_elementwise(
+        """{
+        .reg .b32 t, u, v, a, b, c;
+        xor.b32 t, $2, 0x80808080;
+        mov.b32 c, 0x647c647c;
+        prmt.b32 u, t, 0x64646464, 0x4140;
+        prmt.b32 v, t, 0x64646464, 0x4342;
+        prmt.b32 a, $6, 0x44444444, 0x4140;
+        prmt.b32 b, $6, 0x44444444, 0x4342;
+        sub.rn.f16x2 u, u, c;
+        sub.rn.f16x2 v, v, c;
+        sub.rn.f16x2 u, u, a;
+        sub.rn.f16x2 v, v, b;
+        fma.rn.f16x2 $0, u, $10, $14;
+        fma.rn.f16x2 $1, v, $10, $14;
+        }""",
+        "=r,=r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r", [spread, drawn, both, shift], dtype=tl.float16, is_pure=True, pack=4,
+    )  # fmt: skip
+    return tl.reshape(half, (T, C))

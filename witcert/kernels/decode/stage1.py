@@ -1,0 +1,321 @@
+"""Stage 1 of decode: one program reads the tokens of one split of one (sequence, KV head) for all its query heads.
+
+Per token t and query head h, in units of log 2 (formula, theorem, where):
+
+* logit     l = sm log2(e) q . k_hat                              the dot products below
+* bound     c >= |l - exact l|: METER 1 ``band_cauchy_schwarz``, 2 ``half_step``, 3 ``weighted_sum_mgf`` and
+            ``adaptive_radius``, each with ``query_cast_term`` and ``arith_fold`` on top
+* sums      sum 2^(l - m), sum 2^(l - m + c), max c, sum 2^(l - m) v, merged by stage 2 (``lse_merge``)
+
+m is the running maximum rounded up to an integer, so every rescale is an exact power of two and rounds nothing.
+
+Packed keys never leave int8: each query group of 32 channels is q ~ s_q (256 hi + lo) with int8 hi, lo, and the dot
+products with codes and with dither bytes are exact integers. With the bytes XORed by 0x7F, read as int8 and called j',
+``n - xi = n + j'/256 + 1/512``. What the split of q rounds is part of c.
+
+The output path is the same operations whatever METER is: nothing is contracted (the launch forbids it), every fused
+multiply-add is written out. Error budget: docs/error-budget/decode.md.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from witcert.kernels.decode.parts import (
+    capped,
+    codes_to_half,
+    dithered_to_half,
+    draw,
+    fold_max,
+    fold_sum,
+    join_words,
+    pow2,
+    word_bytes,
+)
+from witcert.kernels.rounding import ru16
+
+__all__ = ["stage1_kernel"]
+
+@triton.jit
+def _operand(x, INTERPRET: tl.constexpr):
+    """x as an operand of a dot product; the interpreter multiplies no bfloat16, and float32 holds the same numbers."""
+    if INTERPRET:
+        if x.dtype == tl.bfloat16:
+            return x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def _outlier_mask(channel, outlier_ptr, head, OUT: tl.constexpr):
+    """Which channels [C] are among the head's OUT outlier channels."""
+    listed = tl.load(outlier_ptr + head * OUT + tl.arange(0, OUT))  # [OUT]
+    return tl.max((channel[:, None] == listed[None, :]).to(tl.int32), axis=1) > 0  # [C]
+
+
+@triton.jit
+def _query_group(
+    q_ptr, head_row, inside, g: tl.constexpr, outlier_ptr, kv_head, factor, D: tl.constexpr, OUT: tl.constexpr
+):
+    """One group of 32 channels of the queries as integers, with what bounds need of it.
+
+    Returns hi, lo int8 [32, GP]; the multiplier of a code product, the half-step coefficient, the coefficient of cast and
+    arithmetic, the energy, the share of the half-step bound that covers what Tier B adds to its radius, each float32
+    [GP] in units of log 2 (the energy in units of q); the constant of the dither, int32 [GP].
+    """
+    channel = g * 32 + tl.arange(0, 32)  # [32]
+    q = tl.load(q_ptr + head_row[None, :] * D + channel[:, None], mask=inside[None, :], other=0.0).to(tl.float32)
+    if OUT > 0:
+        q = tl.where(_outlier_mask(channel, outlier_ptr, kv_head, OUT)[:, None], 0.0, q)  # [32, GP]
+    top = tl.max(tl.abs(q), axis=0)  # [GP]
+    norm1 = tl.sum(tl.abs(q), axis=0)  # NaN or infinity here: no claim
+    unit = top * (1.0 / 32512.0)
+    code = tl.floor(q / tl.where(unit > 0.0, unit, 1.0)[None, :] + 0.5)
+    code = tl.minimum(tl.maximum(code, -32512.0), 32512.0).to(tl.int32)
+    high = (code + 128) >> 8
+    low = code - (high << 8)
+    constant = (tl.sum(code, axis=0) >> 1) + 128
+    # |q - unit * code| <= 0.51 unit; |n - xi| <= 128.5; twice, for the logit and for the weights that it makes.
+    rest = 2.0 * (2100.0 * unit + 1.2254e-4 * (norm1 + 17.0 * unit)) * factor
+    half = 0.500035 * norm1 * factor + rest  # steps are scales * (1 + 2^-14)
+    bias = 0.00199 * norm1 * factor + rest  # 1/512 off centre, 2^-16 excess
+    share = tl.where(half > 0.0, bias / half, 0.0) * 1.000001
+    energy = tl.sum(q * q, axis=0)
+    return high.to(tl.int8), low.to(tl.int8), unit * factor, half, rest, energy, share, constant
+
+
+@triton.jit
+def _query_bands(q_ptr, head_row, inside, D: tl.constexpr, NB: tl.constexpr, ADJACENT: tl.constexpr, GP: tl.constexpr):
+    """RU16 of the queries' band norms, float16 [16, GP]; rows past NB are 0."""
+    band = tl.arange(0, 16)  # [16]
+    channels: tl.constexpr = D // NB
+    total = tl.zeros((16, GP), tl.float32)
+    for i in tl.static_range(channels):
+        if ADJACENT:
+            channel = band * channels + i
+        else:
+            channel = band * (channels // 2) + (i % (channels // 2)) + (i // (channels // 2)) * (D // 2)
+        at = q_ptr + head_row[None, :] * D + channel[:, None]
+        x = tl.load(at, mask=inside[None, :] & (band < NB)[:, None], other=0.0).to(tl.float32)
+        total += x * x
+    # An underflowed square belongs to a channel below 2^-63; the least positive float16 is above all of those.
+    some = tl.zeros((16, GP), tl.float32)
+    for i in tl.static_range(channels):
+        if ADJACENT:
+            channel = band * channels + i
+        else:
+            channel = band * (channels // 2) + (i % (channels // 2)) + (i // (channels // 2)) * (D // 2)
+        at = q_ptr + head_row[None, :] * D + channel[:, None]
+        x = tl.load(at, mask=inside[None, :] & (band < NB)[:, None], other=0.0).to(tl.float32)
+        some = tl.maximum(some, tl.abs(x))
+    norm = tl.sqrt_rn(total) * 1.0000153  # 1 + 2^-16: squares, sums and root
+    return ru16(tl.where(some > 0.0, tl.maximum(norm, 5.9604645e-08), norm))
+
+
+@triton.jit(do_not_specialize=["page_stride", "splits", "window", "key0", "key1", "layer"])
+def stage1_kernel(
+    q_ptr, k_ptr, ks_ptr, v_ptr, vs_ptr, w_ptr, ko_ptr, outlier_ptr, epoch_ptr, page_ptr, len_ptr, out_ptr, stat_ptr,
+    page_stride, splits, window, key0, key1, layer,
+    factor, cap_log2, inverse_cap, slack, band_factor, radius, radius_adaptive,
+    HKV: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, T: tl.constexpr, PAGE: tl.constexpr,
+    PACKED: tl.constexpr, DITHER_K: tl.constexpr, DITHER_V: tl.constexpr, ROUNDS: tl.constexpr, OUT: tl.constexpr,
+    METER: tl.constexpr, NB: tl.constexpr, ADJACENT: tl.constexpr, CAP: tl.constexpr, WARPS: tl.constexpr,
+    INTERPRET: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    NG: tl.constexpr = D // 32
+    NA: tl.constexpr = NG if PACKED else 1  # accumulators of the output
+    split = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    row = tl.program_id(2)
+    length = tl.load(len_ptr + row)
+    first = tl.maximum(length - window, 0)
+    share = tl.cdiv(tl.cdiv(length - first, splits), T) * T
+    begin = first + split * share
+    end = tl.minimum(begin + share, length)
+
+    member = tl.arange(0, GP)  # [GP]
+    inside = member < G
+    head_row = (row * HKV + kv_head) * G + member  # [GP], row of the query
+    if PACKED:
+        q_high = ()
+        q_low = ()
+        q_unit = ()
+        q_half = ()
+        q_rest = ()
+        q_energy = ()
+        q_constant = ()
+        bias_share = tl.zeros((GP,), tl.float32)
+        for g in tl.static_range(NG):
+            high, low, unit, half, rest, energy, bias, constant = _query_group(
+                q_ptr, head_row, inside, g, outlier_ptr, kv_head, factor, D, OUT
+            )
+            q_high = q_high + (high,)
+            q_low = q_low + (low,)
+            q_unit = q_unit + (unit,)
+            q_half = q_half + (half,)
+            q_rest = q_rest + (rest,)
+            q_energy = q_energy + (energy,)
+            q_constant = q_constant + (constant,)
+            bias_share = tl.maximum(bias_share, bias)
+        if OUT > 0:
+            OP: tl.constexpr = 16 if OUT < 16 else OUT
+            column = tl.arange(0, OP)  # [OP]
+            outlier = tl.load(outlier_ptr + kv_head * OUT + column, mask=column < OUT, other=0)
+            listed = (column < OUT)[:, None] & inside[None, :]
+            q_out = tl.load(q_ptr + head_row[None, :] * D + outlier[:, None], mask=listed, other=0.0)
+            q_out = q_out.to(tl.float16)  # [OP, GP]; what bfloat16 loses here is below 2^-25, or infinite
+            q_out_abs = ru16(tl.where(listed, tl.abs(q_out.to(tl.float32)) + 0.015625, 0.0))
+    else:
+        channel = tl.arange(0, D)
+        q = tl.load(q_ptr + head_row[None, :] * D + channel[:, None], mask=inside[None, :], other=0.0)  # [D, GP]
+    if METER == 1:
+        q_band = _query_bands(q_ptr, head_row, inside, D, NB, ADJACENT, GP)  # [16, GP]
+    if DITHER_K or DITHER_V:
+        key0 = key0.to(tl.uint32, bitcast=True)
+        key1 = key1.to(tl.uint32, bitcast=True)
+        word2 = (layer.to(tl.uint32) << 16) | kv_head.to(tl.uint32)
+
+    m = tl.full((GP,), -3.0e38, tl.float32)
+    acc = ()
+    for _ in tl.static_range(NA):
+        acc = acc + (tl.zeros((D // NA, GP), tl.float32),)
+    mass = tl.zeros((WARPS * 8, GP), tl.float32)
+    a0 = tl.zeros((WARPS * 8, GP), tl.float32)
+    a1 = tl.zeros((WARPS * 8, GP), tl.float32)
+    c0 = tl.zeros((WARPS * 8, GP), tl.float32)
+    c1 = tl.zeros((WARPS * 8, GP), tl.float32)
+
+    for start in tl.range(begin, end, T, num_stages=STAGES):
+        position = start + tl.arange(0, T)  # [T]
+        valid = position < end
+        page = tl.load(page_ptr + row.to(tl.int64) * page_stride + position // PAGE, mask=valid, other=0).to(tl.int64)
+        if PACKED:
+            at = (page * HKV + kv_head) * PAGE + position % PAGE  # [T], row of the store
+        else:
+            at = (page * PAGE + position % PAGE) * HKV + kv_head
+        if DITHER_K or DITHER_V:
+            slot = page * PAGE + position % PAGE
+            epoch = tl.load(epoch_ptr + slot, mask=valid, other=0).to(tl.uint32, bitcast=True)
+            slot32 = slot.to(tl.uint32)
+
+        # ---- logits and what the scales alone say, [T, GP]
+        if PACKED:
+            logit = tl.zeros((T, GP), tl.float32)
+            step = tl.zeros((T, GP), tl.float32)
+            square = tl.zeros((T, GP), tl.float32)
+            for g in tl.static_range(NG):
+                channel32 = g * 32 + tl.arange(0, 32)
+                code = tl.load(k_ptr + at[:, None] * D + channel32[None, :], mask=valid[:, None], other=0)  # [T, 32]
+                scale = tl.load(ks_ptr + at * NG + g, mask=valid, other=0.0).to(tl.float32)  # [T]
+                if DITHER_K:
+                    block = (g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2]
+                    w0, w1, w2, w3 = draw(
+                        key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
+                    )
+                    words = join_words(w0, w1, w2, w3, T, 32) ^ 0x7F7F7F7F  # [T, 8]
+                    byte = word_bytes(words, T, 32, INTERPRET)  # [T, 32]
+                    fine = tl.dot(byte, q_high[g], out_dtype=tl.int32) * 256 + q_constant[g][None, :]
+                    fine = tl.dot(byte, q_low[g], fine, out_dtype=tl.int32) >> 8
+                    product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256 + fine
+                else:
+                    product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256
+                product = tl.dot(code, q_low[g], product, out_dtype=tl.int32)
+                logit = tl.fma(scale[:, None] * q_unit[g][None, :], product.to(tl.float32), logit)
+                if METER == 1:
+                    step = tl.fma(scale[:, None], q_rest[g][None, :], step)
+                if METER >= 2:
+                    step = tl.fma(scale[:, None], q_half[g][None, :], step)
+                if METER == 3:
+                    square = tl.fma((scale * scale)[:, None], q_energy[g][None, :], square)
+            if OUT > 0:
+                stored = valid[:, None] & (column < OUT)[None, :]
+                k_out = tl.load(ko_ptr + at[:, None] * OUT + column[None, :], mask=stored, other=0.0)  # [T, OP]
+                logit = tl.fma(tl.dot(k_out, q_out), factor, logit)
+        else:
+            k = tl.load(k_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0.0)  # [T, D]
+            logit = tl.dot(_operand(k, INTERPRET), _operand(q, INTERPRET)) * factor
+        if CAP:
+            logit = capped(logit * 0.6931471805599453, cap_log2, inverse_cap)
+
+        # ---- weights
+        logit = tl.where(valid[:, None], logit, float("-inf"))
+        m_new = tl.maximum(m, tl.ceil(tl.max(fold_max(logit, T, GP, WARPS), axis=0)))  # [GP]
+        alpha = pow2(m - m_new)
+        m = m_new
+        x = logit - m[None, :]
+        p = tl.exp2(x)
+        mass = tl.fma(mass, alpha[None, :], fold_sum(p, T, GP, WARPS))
+
+        # ---- bounds and accumulators
+        if METER > 0:
+            if METER == 1:
+                band = tl.arange(0, 16)
+                seen = valid[:, None] & (band < NB)[None, :]
+                w = tl.load(w_ptr + at[:, None] * NB + band[None, :], mask=seen, other=0.0)  # [T, 16]
+                bound = tl.dot(w, q_band) * band_factor
+                if PACKED:
+                    bound += step
+            else:
+                bound = step
+            if PACKED:
+                if OUT > 0:
+                    arithmetic = tl.dot(tl.abs(k_out), q_out_abs) * (factor * 6.1035156e-05)
+                    bound += arithmetic
+            bound = tl.where(valid[:, None], bound + slack, 0.0)
+            if METER == 3:
+                extra = tl.fma(bound, bias_share[None, :], slack)
+                if OUT > 0:
+                    extra += arithmetic
+                root = tl.sqrt(square) * factor
+                extra = tl.where(valid[:, None], extra, 0.0)
+                loose = tl.fma(root, radius_adaptive, extra)
+                tight = tl.fma(root, radius, extra)
+                loose = tl.where(loose < bound, loose, bound)
+                tight = tl.where(tight < bound, tight, bound)
+                bound = loose
+                a1 = tl.fma(a1, alpha[None, :], fold_sum(tl.exp2(x + tight), T, GP, WARPS))
+                c1 = tl.maximum(c1, fold_max(tight, T, GP, WARPS))
+            a0 = tl.fma(a0, alpha[None, :], fold_sum(tl.exp2(x + bound), T, GP, WARPS))
+            c0 = tl.maximum(c0, fold_max(bound, T, GP, WARPS))
+
+        # ---- values
+        weight = p.to(tl.float16) if PACKED else p.to(v_ptr.dtype.element_ty)  # [T, GP]
+        if PACKED:
+            new = ()
+            for g in tl.static_range(NG):
+                word = g * 8 + tl.arange(0, 8)
+                codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
+                s = tl.load(vs_ptr + at * NG + g, mask=valid, other=0.0).to(tl.float32)  # [T]
+                # 127 * 515.5 is within float16
+                s = tl.where(s < float("inf"), tl.minimum(s, 515.5), float("nan")).to(tl.float16)
+                if DITHER_V:
+                    block = (0x10000 + g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2], side 1
+                    w0, w1, w2, w3 = draw(
+                        key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
+                    )
+                    v = dithered_to_half(codes, join_words(w0, w1, w2, w3, T, 32), s, T, 32, INTERPRET)  # [T, 32]
+                else:
+                    v = codes_to_half(codes, s, T, 32, INTERPRET)
+                new = new + (tl.dot(tl.trans(v), weight, acc[g] * alpha[None, :]),)
+            acc = new
+        else:
+            v = tl.load(v_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0.0)  # [T, D]
+            v = tl.trans(_operand(v, INTERPRET))
+            acc = (tl.dot(v, _operand(weight, INTERPRET), acc[0] * alpha[None, :]),)
+
+    # ---- this split's part: numerators [D] and six numbers for each head
+    part = (row * HKV + kv_head) * G + member
+    part = part.to(tl.int64) * splits + split  # [GP]
+    for i in tl.static_range(NA):
+        to = i * (D // NA) + tl.arange(0, D // NA)
+        tl.store(out_ptr + part[None, :] * D + to[:, None], acc[i], mask=inside[None, :])
+    tl.store(stat_ptr + part * 8, m, mask=inside)
+    tl.store(stat_ptr + part * 8 + 1, tl.sum(mass, axis=0), mask=inside)
+    if METER > 0:
+        tl.store(stat_ptr + part * 8 + 2, tl.sum(a0, axis=0), mask=inside)
+        tl.store(stat_ptr + part * 8 + 3, tl.max(c0, axis=0), mask=inside)
+    if METER == 3:
+        tl.store(stat_ptr + part * 8 + 4, tl.sum(a1, axis=0), mask=inside)
+        tl.store(stat_ptr + part * 8 + 5, tl.max(c1, axis=0), mask=inside)
