@@ -16,6 +16,7 @@ for the derivation of every allowance. The names are those of the theorems in ``
 from witcert.bounds.accumulators import (
     Accumulators,
     accumulate,
+    log_accumulator,
     lse_merge,
     merge_accumulators,
     page_in_bound,
@@ -45,6 +46,7 @@ __all__ = [
     "dispersion_unsound",
     "eform",
     "half_step",
+    "log_accumulator",
     "lse_merge",
     "merge_accumulators",
     "meter",

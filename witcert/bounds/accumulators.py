@@ -124,6 +124,12 @@ def accumulate(p: Tensor, c: Tensor) -> Accumulators:
     )
 
 
+def log_accumulator(p: Tensor, c: Tensor) -> Tensor:
+    """log A alone, as in :func:`accumulate`, where A- is not needed; [...]."""
+    p64, c64, dtype = _prepare(p, c)
+    return round_up(_log_mean_exp(p64, c64, down(pairwise_sum(p64), depth(p.shape[-1]))), dtype)
+
+
 def page_in_log_a(p: Tensor, c: Tensor, repaired: Tensor) -> Tensor:
     """Upper bound on log A after the tokens in ``repaired`` were made exact, before doing so (``page_in_bound``).
 
@@ -146,7 +152,8 @@ def page_in_bound(p: Tensor, c: Tensor, repaired: Tensor) -> Tensor:
     p, c, repaired: as in :func:`page_in_log_a`. +inf where e^c leaves the range; use the logarithm there.
     """
     log_a = page_in_log_a(p, c, repaired)
-    return round_up(up(torch.exp(exact(log_a)), LIBRARY), log_a.dtype)
+    value = up(torch.exp(exact(log_a)), LIBRARY)
+    return round_up(torch.where(log_a > 0, value, 1.0), log_a.dtype)
 
 
 def _split_weights(lse: Tensor) -> Tensor:

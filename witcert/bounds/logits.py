@@ -38,7 +38,7 @@ def _query_and_step(q: Tensor, step: Tensor, scale: float) -> tuple[Tensor, Tens
     checks.finite("q", q, narrow=True)
     checks.nonnegative("step", step, infinite=False, narrow=True)
     checks.same_tokens("q and step", q[..., None, :], step)
-    return exact(q)[..., None, :].abs(), exact(step), checks.positive_scale(scale)
+    return exact(q).abs(), exact(step), checks.positive_scale(scale)
 
 
 def half_step(q: Tensor, step: Tensor, scale: float) -> Tensor:
@@ -47,15 +47,37 @@ def half_step(q: Tensor, step: Tensor, scale: float) -> Tensor:
     return round_up(_weighted_steps(q64, s64, 0.5 * scale), result_dtype(q, step))
 
 
+def _contract(q: Tensor, step: Tensor) -> Tensor:
+    """sum_c q_c s_tc of nonnegative numbers: [..., d], [..., T, d] -> [..., T]; d units in any order of summation.
+
+    As a contraction, so that batch dimensions of size 1 (many queries against one cache) are never expanded.
+    """
+    return torch.einsum("...d,...td->...t", q, step)
+
+
+def _alive(q: Tensor, step: Tensor) -> Tensor:
+    """Where some product q_c s_tc is positive in the reals."""
+    return _contract((q > 0).to(torch.float64), (step > 0).to(torch.float64)) > 0
+
+
 def _weighted_steps(q: Tensor, step: Tensor, factor: float) -> Tensor:
     """Upper bound on factor * sum_c |q_c| s_tc, the factor within one rounding."""
-    return up(factor * pairwise_sum(q * step), 3 + depth(q.shape[-1]), ((q > 0) & (step > 0)).any(-1))
+    return up(factor * _contract(q, step), 3 + q.shape[-1], _alive(q, step))
+
+
+def _unit(x: Tensor) -> tuple[Tensor, float]:
+    """x divided by a power of two (exactly) so that its entries are below 2, and that power."""
+    largest = float(x.max()) if x.numel() else 0.0
+    power = 2.0 ** min(math.frexp(largest)[1], 1023) if largest > 0 else 1.0
+    return x / power, power
 
 
 def _energy(q: Tensor, step: Tensor) -> Tensor:
-    """Upper bound on the root of sum_c q_c^2 s_tc^2: (q s)^2 costs 3 units, the root halves what it is given."""
-    alive = ((q > 0) & (step > 0)).any(-1)
-    return up(torch.sqrt(up(pairwise_sum((q * step) ** 2), 3 + depth(q.shape[-1]), alive)), 1)
+    """Upper bound on the root of sum_c q_c^2 s_tc^2; squares of numbers below 2 lose less than ``TINY``."""
+    alive = _alive(q, step)
+    (q, a), (step, b) = _unit(q), _unit(step)
+    squares = up(_contract(q**2, step**2), 4 + q.shape[-1], alive)
+    return up(up(torch.sqrt(squares), 1) * a * b, 0, alive)
 
 
 def scaled_cs(q: Tensor, r: Tensor, step: Tensor, scale: float) -> Tensor:
@@ -73,7 +95,8 @@ def scaled_cs(q: Tensor, r: Tensor, step: Tensor, scale: float) -> Tensor:
     moved = (r64 > 0).any(-1)
     residual = up(torch.sqrt(up(pairwise_sum(ratio**2), 3 + depth(r.shape[-1]), moved)), 1)
     energy = _energy(q64, s64)
-    value = torch.where(moved & (energy > 0), up(scale * (energy * residual), 2), 0.0)
+    alive = moved & (energy > 0)
+    value = torch.where(alive, up(scale * (energy * residual), 2, alive), 0.0)
     value = torch.where(torch.isinf(residual), torch.inf, value)
     return round_up(value, result_dtype(q, r, step))
 
