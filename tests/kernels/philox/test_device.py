@@ -9,6 +9,7 @@ from torch import Tensor
 from witcert.kernels.formats import Dither
 from witcert.kernels.philox.device import (
     dither_bytes,
+    dither_tile,
     dither_value,
     dither_words,
     key_words,
@@ -53,7 +54,8 @@ def _words(counter, out, low, high, seed, count, ROUNDS: tl.constexpr, BLOCK: tl
 
 @triton.jit
 def _dither(
-    slots, epochs, out, values, low, high, layer, head, side, D: tl.constexpr, T: tl.constexpr, ROUNDS: tl.constexpr
+    slots, epochs, out, values, tile, low, high, layer, head, side,
+    D: tl.constexpr, T: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     row = tl.arange(0, T)
     slot = tl.load(slots + row)
@@ -65,6 +67,7 @@ def _dither(
     at = row[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(out + at, byte.to(tl.int32))
     tl.store(values + at, dither_value(byte))
+    tl.store(tile + at, dither_tile(w0, w1, w2, w3, T, D))
 
 
 def device_words(counter: Tensor, key: int, rounds: int) -> Tensor:
@@ -102,13 +105,14 @@ def test_same_bytes_in_channel_order(head_dim: int, side: str, rounds: int) -> N
     epochs = torch.tensor([0, 5, 2**32 - 1, 1, 2**31, 0, 0, 2**16])
     site = Site(layer=65535, side=side, slots=slots, epochs=epochs, seed=2**64 - 3, head0=65534)  # type: ignore[arg-type]
     out = torch.empty(8, head_dim, dtype=torch.int32, device=DEVICE)
-    values = torch.empty(8, head_dim, device=DEVICE)
+    values, tile = (torch.empty(8, head_dim, device=DEVICE) for _ in range(2))
     key = Dither(2**64 - 3, 0).words
-    arguments = (slots.to(DEVICE), epochs.to(DEVICE), out, values, *key, 65535, 65534, int(side == "v"))
+    arguments = (slots.to(DEVICE), epochs.to(DEVICE), out, values, tile, *key, 65535, 65534, int(side == "v"))
     _dither[(1,)](*arguments, D=head_dim, T=8, ROUNDS=rounds)
     expected = dither(site, 1, head_dim, rounds)[0]
     assert torch.equal(out.cpu().long(), expected)
     assert torch.equal(values.cpu(), xi(expected))
+    assert torch.equal(tile.cpu(), xi(expected))
 
 
 def test_the_draw_of_one_site_by_hand() -> None:

@@ -14,19 +14,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["dither_bytes", "dither_value", "dither_words", "key_words", "philox4x32_words", "split_seed"]
+__all__ = ["dither_bytes", "dither_tile", "dither_value", "dither_words", "key_words", "philox4x32_words", "split_seed"]
 
 
 @triton.jit
 def key_words(low, high):
     """The two key words of a seed from its int32 halves (``Dither.words``), as uint32 scalars."""
-    return tl.to_tensor(low).to(tl.uint32, bitcast=True), tl.to_tensor(high).to(tl.uint32, bitcast=True)
+    return tl.full([], low, tl.int32).to(tl.uint32, bitcast=True), tl.full([], high, tl.int32).to(
+        tl.uint32, bitcast=True
+    )
 
 
 @triton.jit
 def split_seed(seed):
     """The two key words of a seed that comes as one integer with its 64 bits, signed or not."""
-    wide = tl.to_tensor(seed).to(tl.uint64)
+    wide = tl.full([], seed, tl.int64).to(tl.uint64)
     return (wide & 0xFFFFFFFF).to(tl.uint32), (wide >> 32).to(tl.uint32)
 
 
@@ -61,23 +63,41 @@ def dither_words(k0, k1, slot, epoch, layer, head, side, block, ROUNDS: tl.const
     """
     c0 = slot.to(tl.uint32)
     c1 = epoch.to(tl.uint32)
-    c2 = (tl.to_tensor(layer).to(tl.uint32) << 16) | tl.to_tensor(head).to(tl.uint32)
-    c3 = (tl.to_tensor(side).to(tl.uint32) << 16) | block.to(tl.uint32)
+    c2 = (tl.full([], layer, tl.uint32) << 16) | tl.full([], head, tl.uint32)
+    c3 = (tl.full([], side, tl.uint32) << 16) | block.to(tl.uint32)
     zero = (c0 ^ c0) | (c1 ^ c1) | (c2 ^ c2) | (c3 ^ c3)  # in the common shape
     return philox4x32_words(k0, k1, c0 | zero, c1 | zero, c2 | zero, c3 | zero, ROUNDS)
 
 
 @triton.jit
-def dither_bytes(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """The bytes of the draws in channel order, 0..255: four words [ROWS, CHANNELS // 16] -> uint32 [ROWS, CHANNELS]."""
+def _in_channel_order(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Four words of draws [ROWS, CHANNELS // 16] -> [ROWS, CHANNELS // 4, 4]: each channel's word, its byte lowest."""
     tl.static_assert(CHANNELS % 16 == 0)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [ROWS, CHANNELS // 16, 2, 2]: entry (i, j) is word 2 i + j
     words = tl.reshape(words, [ROWS, CHANNELS // 4, 1])
     shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, None, :]  # [1, 1, 4]
-    return tl.reshape((words >> shift) & 0xFF, [ROWS, CHANNELS])
+    return words >> shift
+
+
+@triton.jit
+def dither_bytes(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The bytes of the draws in channel order, 0..255: four words [ROWS, CHANNELS // 16] -> uint32 [ROWS, CHANNELS]."""
+    return tl.reshape(_in_channel_order(w0, w1, w2, w3, ROWS, CHANNELS) & 0xFF, [ROWS, CHANNELS])
 
 
 @triton.jit
 def dither_value(byte):
     """The dither of a byte j: (2 j + 1 - 256) / 512, exact in float32 (also where the two operations are fused)."""
     return byte.to(tl.float32) * 0.00390625 - 0.498046875
+
+
+@triton.jit
+def dither_tile(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The dither of every channel, ``dither_value(dither_bytes(...))``, without a conversion from integers.
+
+    The byte j goes into bits 8 to 15 of 1.0, which makes 1 + j 2^-15; times 128, less 128 + 255/512, it is the dither,
+    exactly at each step.
+    """
+    byte = _in_channel_order(w0, w1, w2, w3, ROWS, CHANNELS) & 0xFF
+    one = ((byte << 8) | 0x3F800000).to(tl.float32, bitcast=True)
+    return tl.reshape(one * 128.0 - 128.498046875, [ROWS, CHANNELS])
