@@ -35,7 +35,7 @@ def test_same_bits_as_the_reference(head_dim: int, page: int, pairs: int, dtype:
 
 
 def test_serves_what_the_scheme_serves() -> None:
-    """s * n, read out of the store, is the float32 output of rtn_int8 (but for the sign of 0), within half a step of x."""
+    """s * n, read out of the store, is the output of rtn_int8 but for the sign of 0, within half a step of x."""
     store = poisoned_store(2, 64, 16, 2)
     k, v = hard_tokens(16, 2, 64, torch.float16), torch.randn(16, 2, 64, device=DEVICE).bfloat16()
     slots = some_slots(16, 32)
