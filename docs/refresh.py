@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from witcert.observe.report import number, percent, ratio
+from witcert.observe.report import number, percent, ratio, whole
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- demo:begin -->", "<!-- demo:end -->"
@@ -30,7 +30,7 @@ def table(results: dict[str, Any]) -> str:
             b = row["bytes_per_token_head"]
             recall = next((v["recall"] for v in row["output"].values() if v.get("recall") is not None), None)
             kl = row["output"].get("natural", {}).get("kl")
-            own = [row["scheme"], label, f"{b['k'] + b['v']:.0f}"] if i == 0 else ["", label, ""]
+            own = [row["scheme"], label, whole(b["k"] + b["v"])] if i == 0 else ["", label, ""]
             lines.append("| " + " | ".join([
                 *own, percent(m["coverage"]), number(m["meter"]["p50"]), number(row["tv"]["p50"]) if i == 0 else "",
                 ratio(m["tightness"]["p50"] if m["tightness"]["p50"] is not None else float("nan")),

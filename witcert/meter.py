@@ -116,22 +116,30 @@ class ExactAttention:
         band = token_bound(self.q_norms, w[:, None], self.scale) + arithmetic
         if served.step is None:
             return TokenBounds(band, band=band)
-        s = served.step.double()[:, None, None]  # [Hkv, 1, 1, T, d]
-        half = bounds.half_step(self.q, s, self.scale) + arithmetic
+        step = served.step.double()
+        unclaimed = ~torch.isfinite(step).all(-1)[:, None, None]  # [Hkv, 1, 1, T]: the scheme promises nothing there
+        s = torch.where(torch.isfinite(step), step, 0.0)[:, None, None]  # [Hkv, 1, 1, T, d]
+        half = (bounds.half_step(self.q, s, self.scale) + arithmetic).masked_fill(unclaimed, torch.inf)
         proved = torch.minimum(band, half)
         if served.dither_levels is None:
             return TokenBounds(proved, band=band, half=half)
         tokens = self.k.shape[1]
         if served.excess is not None:  # what rounding adds to the ideal law of the dither
-            arithmetic = arithmetic + bounds.half_step(self.q, 2 * served.excess.double()[:, None, None], self.scale)
+            excess = served.excess.double().nan_to_num(posinf=0.0)[:, None, None]  # infinite only where step is
+            arithmetic = arithmetic + bounds.half_step(self.q, 2 * excess, self.scale)
+        arithmetic = arithmetic.masked_fill(unclaimed, torch.inf)
         u = bounds.subgaussian_radius(self.q, s, self.scale, tokens=tokens, delta_loc=budget.delta_loc,
                                       levels=served.dither_levels)
         v = bounds.adaptive_radius(self.q, s, self.scale, delta=budget.delta_adaptive(tokens), levels=served.dither_levels)
         return TokenBounds(proved, torch.minimum(proved, v + arithmetic), torch.minimum(proved, u + arithmetic), band, half)
 
-    def _meter(self, p_tilde: Tensor, c: Tensor) -> Tensor:
-        acc = bounds.accumulate(p_tilde, self._with_sink(c.masked_fill(~self.visible, 0.0), SOFTMAX))
-        return bounds.meter(acc.log_a, acc.c_max).flatten(0, 1)
+    def _bounded(self, p_tilde: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(c, log A, C) for one set of per-token bounds, tokens out of sight left out."""
+        c = self._with_sink(c.masked_fill(~self.visible, 0.0), SOFTMAX)
+        # a probability that float64 rounds to 0 is not 0, and its exp(c) may be anything: take the least normal number
+        seen = self._with_sink(self.visible.expand_as(p_tilde[..., : self.visible.shape[-1]]).double(), 1.0) > 0
+        p = torch.where(seen, p_tilde.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+        return c, bounds.log_accumulator(p, c), c.amax(-1)
 
     def true_tv(self, raw_served: Tensor, residual_logits: Tensor, p_tilde: Tensor) -> tuple[Tensor, Tensor]:
         """True total variation [Hkv, G, Q] and logit errors, relative accuracy kept when both are tiny."""
@@ -156,17 +164,17 @@ class ExactAttention:
         broken = (~finite[:, None, None] & self.visible).any(-1).expand_as(tv)
         tv = torch.where(broken, torch.ones_like(tv), tv)
         b = self.token_bounds(served, budget)
-        meters: list[Labelled] = [Proved(self._one_where(broken, self._meter(p_tilde, b.proved)), "meter_sound")]
+        c, log_a, c_max = self._bounded(p_tilde, b.proved)
+        meters: list[Labelled] = [Proved(self._reported(broken, log_a, c_max), "meter_sound")]
         if b.proved_delta is not None and b.nonadaptive is not None:
-            meters.append(Proved(self._one_where(broken, self._meter(p_tilde, b.proved_delta)), "tierB_adaptive_sound",
-                                 budget.delta_req))
-            meters.append(ProvedNonadaptive(self._one_where(broken, self._meter(p_tilde, b.nonadaptive)),
-                                            "tierB_request_sound", budget.delta_req))
-        c = self._with_sink(b.proved.masked_fill(~self.visible, 0.0), SOFTMAX)
-        acc = bounds.accumulate(p_tilde, c)
-        return Cells(tv.flatten(0, 1), meters, bounds.eform(acc.log_a).flatten(0, 1),
-                     bounds.tanh_rival(acc.c_max).flatten(0, 1), c, eps, p_tilde)
+            adaptive = self._bounded(p_tilde, b.proved_delta)[1:]
+            nonadaptive = self._bounded(p_tilde, b.nonadaptive)[1:]
+            meters.append(Proved(self._reported(broken, *adaptive), "tierB_adaptive_sound", budget.delta_req))
+            meters.append(ProvedNonadaptive(self._reported(broken, *nonadaptive), "tierB_request_sound", budget.delta_req))
+        return Cells(tv.flatten(0, 1), meters, bounds.eform(log_a).flatten(0, 1), bounds.tanh_rival(c_max).flatten(0, 1), c, eps,
+                     p_tilde)
 
     @staticmethod
-    def _one_where(broken: Tensor, meter: Tensor) -> Tensor:
-        return torch.where(broken.flatten(0, 1), torch.ones_like(meter), meter)
+    def _reported(broken: Tensor, log_a: Tensor, c_max: Tensor) -> Tensor:
+        """The meter [Hq, Q]; 1 where a visible key is not finite."""
+        return bounds.meter(log_a, c_max).masked_fill(broken, 1.0).flatten(0, 1)

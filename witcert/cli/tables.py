@@ -8,9 +8,15 @@ from rich.console import Console
 from rich.table import Table
 
 from witcert.observe.job import Results
-from witcert.observe.report import number, percent, ratio
+from witcert.observe.report import number, percent, ratio, whole
 
 _STYLE = {"proved": "green", "proved-nonadaptive": "yellow", "measured": "dim"}
+
+
+def _console() -> Console:
+    """Standard output; wide enough for the tables where it is no terminal (a pipe, a log)."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=132)
 
 
 def _meter_table(results: Results) -> Table:
@@ -26,7 +32,7 @@ def _meter_table(results: Results) -> Table:
             label = f"{m.guarantee}, δ={m.delta:g}" if m.delta else m.guarantee
             b = row.bytes_per_token_head
             table.add_row(
-                row.scheme if i == 0 else "", f"[{_STYLE[m.guarantee]}]{label}[/]", f"{b['k'] + b['v']:.0f}" if i == 0 else "",
+                row.scheme if i == 0 else "", f"[{_STYLE[m.guarantee]}]{label}[/]", whole(b["k"] + b["v"]) if i == 0 else "",
                 percent(m.coverage), number(m.meter["p50"]), number(m.meter["p99"]), number(row.tv["p50"]) if i == 0 else "",
                 number(row.tv["p99"]) if i == 0 else "", ratio(m.tightness["p50"]),
                 f"[bold red]{m.violations}[/]" if m.violations else "0")
@@ -55,7 +61,7 @@ def _output_table(results: Results) -> Table:
 
 def print_results(results: Results, written: list[Path]) -> None:
     """Print the tables and one line of verdict."""
-    console = Console(highlight=False)
+    console = _console()
     a = results.about
     console.print(f"[bold]{a['model']}[/]: {a['layers']} layers, {a['heads']} query / {a['kv_heads']} KV heads, head dimension {a['head_dim']}; "
                   + ", ".join(f"{d} {t['tokens']} tokens" for d, t in a["texts"].items()))
@@ -79,4 +85,4 @@ def print_schemes() -> None:
         table.add_column(head)
     for scheme in map(schemes.get, schemes.names()):
         table.add_row(scheme.name, scheme.summary, scheme.source)
-    Console(highlight=False).print(table)
+    _console().print(table)

@@ -11,7 +11,7 @@ from torch import Tensor
 from witcert.errors import InputError
 from witcert.hf.attention import AttentionCall, attention_hook
 from witcert.hf.load import LoadedModel
-from witcert.observe.texts import Text, overlapping
+from witcert.observe.texts import Text, overlapping, recall
 from witcert.schemes import Scheme, Site
 
 
@@ -39,6 +39,8 @@ class OutputDamage:
 
 def encode(loaded: LoadedModel, text: Text, tokens: int | None) -> Encoded:
     """Tokenize, cut to ``tokens``; InputError for an empty text or one longer than the model's context."""
+    if text.pairs and tokens is not None:
+        text = _fitting_recall(loaded, text, tokens)
     offsets: list[tuple[int, int]] | None = None
     if text.answers and getattr(loaded.tokenizer, "is_fast", False):
         enc: Any = loaded.tokenizer(text.text, return_offsets_mapping=True, add_special_tokens=True)
@@ -54,6 +56,15 @@ def encode(loaded: LoadedModel, text: Text, tokens: int | None) -> Encoded:
         raise InputError(f"text: {text.domain} has {len(ids)} tokens, the model's context ends at {limit}; use --tokens {limit} or less")
     answers = [i for i in overlapping(text.answers, offsets[: len(ids)]) if i > 0] if offsets else []
     return Encoded(text, torch.tensor([ids], device=loaded.model.device), torch.tensor(answers, dtype=torch.long))
+
+
+def _fitting_recall(loaded: LoadedModel, text: Text, tokens: int) -> Text:
+    """The recall text with as many pairs as fit into ``tokens`` (at least one), so that no answer is cut off."""
+    pairs = text.pairs
+    while pairs > 1 and len(loaded.tokenizer(text.text, add_special_tokens=True)["input_ids"]) > tokens:
+        pairs -= 1
+        text = recall(pairs)
+    return text
 
 
 def served_logits(loaded: LoadedModel, input_ids: Tensor, scheme: Scheme, seed: int = 0) -> Tensor:

@@ -33,7 +33,7 @@ def record(loaded: LoadedModel, texts: Sequence[Text], *, tokens: int | None, qu
 
 
 def observe_model(loaded: LoadedModel, texts: Sequence[Text], config: ObserveConfig, *, tokens: int | None = 512,
-                  queries: int = 64, output: bool = True, tick: Tick = silent) -> Results:
+                  queries: int = 32, output: bool = True, tick: Tick = silent) -> Results:
     """Record the texts, meter every scheme, and (unless ``output`` is false) run the model on each served cache."""
     torch.manual_seed(config.seed)
     recordings, encoded, exact = record(loaded, texts, tokens=tokens, queries=queries, tick=tick)

@@ -91,8 +91,8 @@ def _looseness(cells: Cells, take: Tensor) -> Looseness:
     p, c, eps = p[finite], c[finite], eps[finite]
     kept = take[finite]
     meter = torch.as_tensor(cells.meters[0].value).flatten().index_select(0, kept)
-    return Looseness(cells.tv.flatten().index_select(0, kept), bounds.worst_case_tv(p, eps.abs()),
-                     bounds.worst_case_tv(p, c), meter)
+    return Looseness(cells.tv.flatten().index_select(0, kept), bounds.worst_case_tv(p, eps.abs(), polish=False),
+                     bounds.worst_case_tv(p, c, polish=False), meter)
 
 
 def measure(recording: Activations, exact: Sequence[ExactAttention], scheme: Scheme, budget: Budget, *, seed: int = 0,

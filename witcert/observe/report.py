@@ -43,6 +43,11 @@ def ratio(x: float) -> str:
     return "—" if math.isnan(x) else f"{x:.3g} ×"
 
 
+def whole(x: float) -> str:
+    """A whole number of bytes."""
+    return "—" if math.isnan(x) else f"{x:.0f}"
+
+
 def decades(x: float) -> str:
     """A power of ten."""
     return "—" if math.isnan(x) else f"{x:.2f}"
@@ -89,7 +94,7 @@ def html(results: Results, figures: dict[str, Path], command: str) -> str:
         about=results.about, config=results.config, rows=results.rows, violations=results.violations, rechecks=results.rechecks,
         total_cells=sum(r.cells for r in results.rows), has_output=any(r.output for r in results.rows),
         baseline=results.baseline, baseline_recall=baseline_recall, recall_of=recall_of, figures=pictures, command=command,
-        seconds=results.seconds, fp16_bytes=4 * results.about["head_dim"], num=number, pct=percent, ratio=ratio, dec=decades)
+        seconds=results.seconds, fp16_bytes=4 * results.about["head_dim"], num=number, pct=percent, ratio=ratio, dec=decades, whole=whole)
 
 
 def _cells(results: Results, path: Path) -> None:

@@ -19,11 +19,15 @@ _NOUNS = ("basket", "candle", "drawer", "engine", "fiddle", "garden", "hammer", 
 
 @dataclass(frozen=True)
 class Text:
-    """A text with its domain; ``answers`` are character spans [start, end) whose prediction measures recall."""
+    """A text with its domain; ``answers`` are character spans [start, end) whose prediction measures recall.
+
+    pairs: number of facts of a recall text, which is made shorter to fit; 0 for any other text, which is cut.
+    """
 
     domain: str
     text: str
     answers: tuple[tuple[int, int], ...] = ()
+    pairs: int = 0
 
 
 def natural() -> Text:
@@ -58,7 +62,7 @@ def recall(pairs: int, seed: int = 0) -> Text:
             spans.append((start, start + len(value)))
         parts.append(line)
         at += len(line)
-    return Text("recall", "".join(parts), tuple(spans))
+    return Text("recall", "".join(parts), tuple(spans), pairs)
 
 
 def from_file(path: Path) -> Text:
@@ -74,7 +78,7 @@ def from_file(path: Path) -> Text:
     return Text(path.stem, text)
 
 
-def builtin(domain: str, pairs: int = 28, seed: int = 0) -> Text:
+def builtin(domain: str, pairs: int = 40, seed: int = 0) -> Text:
     """The built-in text of one domain."""
     makers = {"natural": natural, "code": code, "recall": lambda: recall(pairs, seed)}
     if domain not in makers:

@@ -3,7 +3,7 @@
 A scheme must never see a key twice: it is called once per token, on the exact key (see :class:`Scheme`).
 """
 
-from witcert.schemes.registry import Scheme, get, names, register, table
+from witcert.schemes.registry import Scheme, get, names, register, table, unregister
 from witcert.schemes.types import Served, Site
 
 # isort: split
@@ -43,5 +43,6 @@ __all__ = [
     "names",
     "register",
     "table",
+    "unregister",
     "xi",
 ]

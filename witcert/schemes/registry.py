@@ -169,6 +169,12 @@ def register(
     return add
 
 
+def unregister(name: str) -> None:
+    """Take a scheme out of the registry again; an unknown name raises."""
+    get(name)
+    del _REGISTRY[name]
+
+
 def get(name: str) -> Scheme:
     """The registered scheme of that name; an unknown one raises, naming those that are spelled nearly alike."""
     if name in _REGISTRY:
