@@ -1,6 +1,6 @@
 """Rewrite the README's results from a finished run: the table between its markers, and the picture beside it.
 
-    python docs/refresh.py out/demo
+python docs/refresh.py out/demo
 """
 
 from __future__ import annotations
@@ -21,8 +21,18 @@ def table(results: dict[str, Any]) -> str:
     """The README's table, one line a meter."""
     about, config = results["about"], results["config"]
     texts = ", ".join(f"{d} {t['tokens']}" for d, t in about["texts"].items())
-    head = ["scheme", "guarantee", "bytes K+V", f"coverage (TV ≤ {config['tau']:g})", "meter, median", "true TV, median",
-            "meter / TV, median", "KL, natural", "recall", "violations"]
+    head = [
+        "scheme",
+        "guarantee",
+        "bytes K+V",
+        f"coverage (TV ≤ {config['tau']:g})",
+        "meter, median",
+        "true TV, median",
+        "meter / TV, median",
+        "KL, natural",
+        "recall",
+        "violations",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * 2 + "---:|" * (len(head) - 2)]
     for row in results["schemes"]:
         for i, m in enumerate(row["meters"]):
@@ -31,16 +41,31 @@ def table(results: dict[str, Any]) -> str:
             recall = next((v["recall"] for v in row["output"].values() if v.get("recall") is not None), None)
             kl = row["output"].get("natural", {}).get("kl")
             own = [row["scheme"], label, whole(b["k"] + b["v"])] if i == 0 else ["", label, ""]
-            lines.append("| " + " | ".join([
-                *own, percent(m["coverage"]), number(m["meter"]["p50"]), number(row["tv"]["p50"]) if i == 0 else "",
-                ratio(m["tightness"]["p50"] if m["tightness"]["p50"] is not None else float("nan")),
-                number(kl) if i == 0 else "", percent(recall) if i == 0 else "", str(m["violations"])]) + " |")
+            lines.append(
+                "| "
+                + " | ".join(
+                    [
+                        *own,
+                        percent(m["coverage"]),
+                        number(m["meter"]["p50"]),
+                        number(row["tv"]["p50"]) if i == 0 else "",
+                        ratio(m["tightness"]["p50"] if m["tightness"]["p50"] is not None else float("nan")),
+                        number(kl) if i == 0 else "",
+                        percent(recall) if i == 0 else "",
+                        str(m["violations"]),
+                    ]
+                )
+                + " |"
+            )
     cells = sum(r["cells"] for r in results["schemes"])
     base = next((v["recall"] for v in results["baseline"].values() if v.get("recall") is not None), None)
     held = sum(r["holds"] for r in results["rechecks"])
-    note = (f"{about['model']}, {about['layers']} layers, {about['heads']} query and {about['kv_heads']} KV heads, d = {about['head_dim']}; tokens: {texts}; "
-            f"{cells:,} cells; recall with the exact cache {percent(base)}; {held} of {len(results['rechecks'])} closest cells hold at 50 digits. "
-            f"torch {about['environment']['torch']}, {results['seconds']:.0f} s on two cores.")
+    note = (
+        f"{about['model']}: {about['layers']} layers, {about['heads']} query and {about['kv_heads']} KV heads, "
+        f"d = {about['head_dim']}; tokens: {texts}; {cells:,} cells; recall with the exact cache {percent(base)}; "
+        f"{held} of {len(results['rechecks'])} closest cells hold at 50 digits. "
+        f"torch {about['environment']['torch']}, {about['environment']['cpus']} CPU cores, {results['seconds']:.0f} s."
+    )
     return "\n".join([*lines, "", note])
 
 

@@ -11,8 +11,16 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 _BASE: dict[str, Any] = {
-    "vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "vocab_size": 300,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
 
 # family → (config class, overrides): what makes the family interesting stands behind it
@@ -21,9 +29,18 @@ SUPPORTED: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {}),  # biases on q, k, v
     "qwen3": ("Qwen3Config", {"head_dim": 128}),  # QK-norm, head_dim apart from hidden_size / heads
     "mistral": ("MistralConfig", {"sliding_window": 16}),  # sliding window
-    "gemma2": ("Gemma2Config", {"head_dim": 256, "sliding_window": 16, "attn_logit_softcapping": 5.0}),  # soft-cap, windows, d = 256
-    "gemma3": ("Gemma3TextConfig", {"head_dim": 256, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
-    "gpt_oss": ("GptOssConfig", {"head_dim": 32, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 16}),  # sinks
+    "gemma2": (
+        "Gemma2Config",
+        {"head_dim": 256, "sliding_window": 16, "attn_logit_softcapping": 5.0},
+    ),  # soft-cap, windows, d = 256
+    "gemma3": (
+        "Gemma3TextConfig",
+        {"head_dim": 256, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {"head_dim": 32, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 16},
+    ),  # sinks
     "phi3": ("Phi3Config", {"partial_rotary_factor": 0.5}),  # fused qkv, partial RoPE
     "gpt_neox": ("GPTNeoXConfig", {"rotary_pct": 0.25}),  # partial RoPE, no GQA
     "cohere": ("CohereConfig", {}),  # adjacent pairs
@@ -57,7 +74,9 @@ def tokenizer() -> Any:
     tok = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.ByteLevel()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tok, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tok, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+    )
 
 
 def save(family: str, folder: Path, seed: int = 0) -> Path:

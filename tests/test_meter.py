@@ -37,7 +37,9 @@ def keys(kind: str, tokens: int = 40, d: int = 32) -> torch.Tensor:
     return k
 
 
-def attention(k: torch.Tensor, variant: str, q_scale: float = 2.0) -> tuple[ExactAttention, LayerActivations, torch.Tensor]:
+def attention(
+    k: torch.Tensor, variant: str, q_scale: float = 2.0
+) -> tuple[ExactAttention, LayerActivations, torch.Tensor]:
     g = torch.Generator().manual_seed(7)
     tokens, d = k.shape[1], k.shape[2]
     q = torch.randn(4, min(8, tokens), d, generator=g) * q_scale
@@ -48,7 +50,9 @@ def attention(k: torch.Tensor, variant: str, q_scale: float = 2.0) -> tuple[Exac
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0]) if opt.pop("sinks", False) else None
     softcap = opt.get("softcap")
     layer = LayerActivations(q, k, k.clone(), first.int(), d**-0.5, softcap, sinks)
-    exact = ExactAttention(q, k, scale=d**-0.5, positions=positions, first=first, softcap=softcap, sinks=sinks, bands=Bands(d, 8))
+    exact = ExactAttention(
+        q, k, scale=d**-0.5, positions=positions, first=first, softcap=softcap, sinks=sinks, bands=Bands(d, 8)
+    )
     return exact, layer, positions
 
 
@@ -126,13 +130,17 @@ def test_more_bands_are_never_looser() -> None:
     medians = []
     for bands in (1, 4, 16):
         exact, _, _ = attention(k, "plain")
-        exact = ExactAttention(exact.q.flatten(0, 1), k, scale=32**-0.5, positions=torch.linspace(20, 39, 8).long(), bands=Bands(32, bands))
+        exact = ExactAttention(
+            exact.q.flatten(0, 1), k, scale=32**-0.5, positions=torch.linspace(20, 39, 8).long(), bands=Bands(32, bands)
+        )
         medians.append(float(torch.as_tensor(exact.cells(bare, BUDGET).meters[0].value).median()))
     assert medians[0] > medians[1] > medians[2]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"scale": 0.0}, "scale"), ({"scale": float("nan")}, "scale"), ({"softcap": -1.0}, "softcap")])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"scale": 0.0}, "scale"), ({"scale": float("nan")}, "scale"), ({"softcap": -1.0}, "softcap")],
+)
 def test_bad_settings_are_refused(change: dict[str, float], message: str) -> None:
     k = keys("normal")
     good = {"scale": 0.1, "positions": torch.arange(8)}

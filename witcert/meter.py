@@ -65,14 +65,26 @@ class ExactAttention:
     the model uses them. Raises InputError when shapes do not fit.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, *, scale: float, positions: Tensor, first: Tensor | None = None,
-                 softcap: float | None = None, sinks: Tensor | None = None, bands: Bands | None = None) -> None:
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        *,
+        scale: float,
+        positions: Tensor,
+        first: Tensor | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        bands: Bands | None = None,
+    ) -> None:
         hq, n_q, d = q.shape
         hkv, tokens, dk = k.shape
         if dk != d or hq % hkv:
             raise InputError(f"q {tuple(q.shape)} and k {tuple(k.shape)} do not form grouped-query attention")
         if d > 512 or tokens > 2**17:
-            raise InputError(f"head_dim={d}, tokens={tokens}: the float64 error budget covers head_dim <= 512 and 131072 tokens")
+            raise InputError(
+                f"head_dim={d}, tokens={tokens}: the float64 error budget covers head_dim <= 512 and 131072 tokens"
+            )
         if not scale > 0:
             raise InputError(f"scale={scale!r} must be positive")
         if softcap is not None and not softcap > 0:
@@ -128,10 +140,15 @@ class ExactAttention:
             excess = served.excess.double().nan_to_num(posinf=0.0)[:, None, None]  # infinite only where step is
             arithmetic = arithmetic + bounds.half_step(self.q, 2 * excess, self.scale)
         arithmetic = arithmetic.masked_fill(unclaimed, torch.inf)
-        u = bounds.subgaussian_radius(self.q, s, self.scale, tokens=tokens, delta_loc=budget.delta_loc,
-                                      levels=served.dither_levels)
-        v = bounds.adaptive_radius(self.q, s, self.scale, delta=budget.delta_adaptive(tokens), levels=served.dither_levels)
-        return TokenBounds(proved, torch.minimum(proved, v + arithmetic), torch.minimum(proved, u + arithmetic), band, half)
+        u = bounds.subgaussian_radius(
+            self.q, s, self.scale, tokens=tokens, delta_loc=budget.delta_loc, levels=served.dither_levels
+        )
+        v = bounds.adaptive_radius(
+            self.q, s, self.scale, delta=budget.delta_adaptive(tokens), levels=served.dither_levels
+        )
+        return TokenBounds(
+            proved, torch.minimum(proved, v + arithmetic), torch.minimum(proved, u + arithmetic), band, half
+        )
 
     def _bounded(self, p_tilde: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(c, log A, C) for one set of per-token bounds, tokens out of sight left out."""
@@ -170,9 +187,18 @@ class ExactAttention:
             adaptive = self._bounded(p_tilde, b.proved_delta)[1:]
             nonadaptive = self._bounded(p_tilde, b.nonadaptive)[1:]
             meters.append(Proved(self._reported(broken, *adaptive), "tierB_adaptive_sound", budget.delta_req))
-            meters.append(ProvedNonadaptive(self._reported(broken, *nonadaptive), "tierB_request_sound", budget.delta_req))
-        return Cells(tv.flatten(0, 1), meters, bounds.eform(log_a).flatten(0, 1), bounds.tanh_rival(c_max).flatten(0, 1), c, eps,
-                     p_tilde)
+            meters.append(
+                ProvedNonadaptive(self._reported(broken, *nonadaptive), "tierB_request_sound", budget.delta_req)
+            )
+        return Cells(
+            tv.flatten(0, 1),
+            meters,
+            bounds.eform(log_a).flatten(0, 1),
+            bounds.tanh_rival(c_max).flatten(0, 1),
+            c,
+            eps,
+            p_tilde,
+        )
 
     @staticmethod
     def _reported(broken: Tensor, log_a: Tensor, c_max: Tensor) -> Tensor:

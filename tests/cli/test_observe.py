@@ -75,7 +75,18 @@ def test_report_is_complete_and_self_contained(tmp_path: Path, capsys: pytest.Ca
     folder = models.save("llama", tmp_path / "m")
     text = tmp_path / "my text.txt"
     text.write_text("A text of mine, with <tags> & more. " * 30)
-    out = run(capsys, "observe", folder, *FAST, "--text", text, "--out", tmp_path / "r", "--schemes", "rtn_int8,rtn_int4,dither_int8,sign_1bit")
+    out = run(
+        capsys,
+        "observe",
+        folder,
+        *FAST,
+        "--text",
+        text,
+        "--out",
+        tmp_path / "r",
+        "--schemes",
+        "rtn_int8,rtn_int4,dither_int8,sign_1bit",
+    )
     assert "0 violations" in out
     assert "proved-nonadaptive" in out
     names = {p.name for p in (tmp_path / "r").iterdir()}
@@ -120,7 +131,9 @@ def test_your_own_scheme_in_five_lines(tmp_path: Path, capsys: pytest.CaptureFix
     plugin = tmp_path / "mine.py"
     plugin.write_text(code)
     folder = models.save("llama", tmp_path / "m")
-    results = json.loads(run(capsys, "observe", folder, *FAST, "--domains", "code", "--plugin", plugin, "--schemes", "mine", "--json"))
+    results = json.loads(
+        run(capsys, "observe", folder, *FAST, "--domains", "code", "--plugin", plugin, "--schemes", "mine", "--json")
+    )
     check(results)
     schemes.unregister("mine")
 

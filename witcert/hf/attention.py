@@ -16,12 +16,33 @@ NAME = "witcert"
 
 # Arguments that models pass to an attention function and that change no logit here: positions and cache bookkeeping,
 # lengths used only by variable-length kernels, the window (already in the mask) and output switches.
-_HARMLESS = frozenset({
-    "position_ids", "cache_position", "position_embeddings", "use_cache", "past_key_values", "past_key_value", "cache",
-    "output_attentions", "output_hidden_states", "return_dict", "is_causal", "sliding_window", "cu_seq_lens_q",
-    "cu_seq_lens_k", "max_length_q", "max_length_k", "num_items_in_batch", "logits_to_keep", "output_router_logits",
-    "deterministic", "target_dtype", "layer_idx", "seq_idx",
-})
+_HARMLESS = frozenset(
+    {
+        "position_ids",
+        "cache_position",
+        "position_embeddings",
+        "use_cache",
+        "past_key_values",
+        "past_key_value",
+        "cache",
+        "output_attentions",
+        "output_hidden_states",
+        "return_dict",
+        "is_causal",
+        "sliding_window",
+        "cu_seq_lens_q",
+        "cu_seq_lens_k",
+        "max_length_q",
+        "max_length_k",
+        "num_items_in_batch",
+        "logits_to_keep",
+        "output_router_logits",
+        "deterministic",
+        "target_dtype",
+        "layer_idx",
+        "seq_idx",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -58,9 +79,18 @@ def _allowed(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
     lowest = torch.finfo(mask.dtype).min
     allowed = mask == 0
     if not bool((allowed | (mask <= lowest / 2)).all()):
-        raise UnsupportedModelError("the attention mask adds a bias to some logits (ALiBi or a relative position bias); "
-                                    "WitCert meters plain masked softmax attention")
+        raise UnsupportedModelError(
+            "the attention mask adds a bias to some logits (ALiBi or a relative position bias); "
+            "WitCert meters plain masked softmax attention"
+        )
     return allowed
+
+
+def _layer_index(module: nn.Module) -> int:
+    index = getattr(module, "layer_idx", None)
+    if not isinstance(index, int):
+        raise UnsupportedModelError(f"{type(module).__name__} does not say which layer it belongs to (layer_idx)")
+    return index
 
 
 def attend(call: AttentionCall, key: Tensor, value: Tensor) -> Tensor:
@@ -81,23 +111,42 @@ def attend(call: AttentionCall, key: Tensor, value: Tensor) -> Tensor:
     return (weights.nan_to_num(0.0) if not bool(call.allowed.any(-1).all()) else weights) @ v
 
 
-def _attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-               scaling: float | None = None, dropout: float = 0.0, softcap: float | None = None,
-               s_aux: Tensor | None = None, sinks: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, None]:
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
     unknown = sorted(k for k, v in kwargs.items() if k not in _HARMLESS and v is not None and v is not False)
     if unknown:
-        raise UnsupportedModelError(f"{type(module).__name__} passes {', '.join(unknown)} to its attention function; "
-                                    "WitCert does not know whether that changes the logits")
+        raise UnsupportedModelError(
+            f"{type(module).__name__} passes {', '.join(unknown)} to its attention function; "
+            "WitCert does not know whether that changes the logits"
+        )
     if not _active:
         raise RuntimeError("the witcert attention function was called outside attention_hook()")
     if query.shape[-1] != key.shape[-1] or query.shape[1] % key.shape[1]:
-        raise UnsupportedModelError(f"{type(module).__name__}: query {tuple(query.shape)} and key {tuple(key.shape)} do not "
-                                    "form grouped-query attention")
+        raise UnsupportedModelError(
+            f"{type(module).__name__}: query {tuple(query.shape)} and key {tuple(key.shape)} do not "
+            "form grouped-query attention"
+        )
     call = AttentionCall(
-        layer=int(module.layer_idx), query=query, key=key, value=value,
+        layer=_layer_index(module),
+        query=query,
+        key=key,
+        value=value,
         scale=float(scaling if scaling is not None else query.shape[-1] ** -0.5),
-        softcap=None if softcap is None else float(softcap), sinks=s_aux if s_aux is not None else sinks,
-        allowed=_allowed(attention_mask, query, key))
+        softcap=None if softcap is None else float(softcap),
+        sinks=s_aux if s_aux is not None else sinks,
+        allowed=_allowed(attention_mask, query, key),
+    )
     replaced = _active[-1](call)
     out = attend(call, *(replaced or (key, value)))
     return out.to(query.dtype).transpose(1, 2).contiguous(), None

@@ -21,7 +21,8 @@ def query_positions(tokens: int, count: int) -> Tensor:
     """At most ``count`` query positions, evenly spaced, the last token included; int64, ascending."""
     if count >= tokens - 1:
         return torch.arange(1, tokens) if tokens > 1 else torch.zeros(1, dtype=torch.long)
-    return torch.linspace(max(1, tokens // 16), tokens - 1, count).round().long().unique()
+    spaced = torch.linspace(max(1, tokens // 16), tokens - 1, count).round().long().tolist()
+    return torch.tensor(sorted(set(spaced)))
 
 
 def check_agreement(loaded: LoadedModel, input_ids: Tensor) -> float:
@@ -35,8 +36,9 @@ def check_agreement(loaded: LoadedModel, input_ids: Tensor) -> float:
     difference = float((own - hooked).abs().max() / own.float().std().clamp_min(1e-30))
     if not difference <= _AGREEMENT[own.dtype if own.dtype in _AGREEMENT else torch.float32]:
         raise UnsupportedModelError(
-            f"{type(loaded.model).__name__} computes something else than masked softmax attention: its logits and those of the "
-            f"hooked attention differ by {difference:.2g} standard deviations")
+            f"{type(loaded.model).__name__} computes something else than masked softmax attention: its logits and those of "
+            f"the hooked attention differ by {difference:.2g} standard deviations"
+        )
     return difference
 
 
@@ -58,9 +60,14 @@ def capture(loaded: LoadedModel, input_ids: Tensor, positions: Tensor, domain: s
 
     def record(call: AttentionCall) -> None:
         layers[call.layer] = LayerActivations(
-            q=call.query[0].index_select(1, where).cpu(), k=call.key[0].cpu(), v=call.value[0].cpu(),
-            first=_first_visible(call.allowed, where, call.layer), scale=call.scale, softcap=call.softcap,
-            sinks=None if call.sinks is None else call.sinks.detach().reshape(-1).cpu())
+            q=call.query[0].index_select(1, where).cpu(),
+            k=call.key[0].cpu(),
+            v=call.value[0].cpu(),
+            first=_first_visible(call.allowed, where, call.layer),
+            scale=call.scale,
+            softcap=call.softcap,
+            sinks=None if call.sinks is None else call.sinks.detach().reshape(-1).cpu(),
+        )
 
     with torch.no_grad(), attention_hook(loaded.model, record):
         logits = loaded.model(input_ids=input_ids, use_cache=False).logits[0].float().cpu()
@@ -69,7 +76,13 @@ def capture(loaded: LoadedModel, input_ids: Tensor, positions: Tensor, domain: s
     if missing:
         raise UnsupportedModelError(f"layers {missing} never called the attention function: not softmax attention")
     meta: dict[str, Any] = {
-        "model": loaded.name, "fingerprint": loaded.fingerprint, "model_type": g.model_type, "rope": g.rope_parameters,
-        "dtype": str(layers[0].k.dtype), "tokens": int(input_ids.shape[1]), "witcert": witcert.__version__}
+        "model": loaded.name,
+        "fingerprint": loaded.fingerprint,
+        "model_type": g.model_type,
+        "rope": g.rope_parameters,
+        "dtype": str(layers[0].k.dtype),
+        "tokens": int(input_ids.shape[1]),
+        "witcert": witcert.__version__,
+    }
     recording = Activations(domain, [layers[i] for i in sorted(layers)], positions.cpu(), g.pairing, g.rotary_dim, meta)
     return recording, logits

@@ -53,7 +53,9 @@ def encode(loaded: LoadedModel, text: Text, tokens: int | None) -> Encoded:
         raise InputError(f"text: {text.domain} gives {len(ids)} token(s); at least 2 are needed")
     limit = loaded.geometry.max_positions
     if limit is not None and len(ids) > limit:
-        raise InputError(f"text: {text.domain} has {len(ids)} tokens, the model's context ends at {limit}; use --tokens {limit} or less")
+        raise InputError(
+            f"text: {text.domain} has {len(ids)} tokens, the model's context ends at {limit}; use --tokens {limit} or less"
+        )
     answers = [i for i in overlapping(text.answers, offsets[: len(ids)]) if i > 0] if offsets else []
     return Encoded(text, torch.tensor([ids], device=loaded.model.device), torch.tensor(answers, dtype=torch.long))
 

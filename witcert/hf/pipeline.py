@@ -16,8 +16,9 @@ from witcert.observe.texts import Text
 from witcert.schemes import Scheme
 
 
-def record(loaded: LoadedModel, texts: Sequence[Text], *, tokens: int | None, queries: int,
-           tick: Tick = silent) -> tuple[list[Activations], list[Encoded], list[Tensor]]:
+def record(
+    loaded: LoadedModel, texts: Sequence[Text], *, tokens: int | None, queries: int, tick: Tick = silent
+) -> tuple[list[Activations], list[Encoded], list[Tensor]]:
     """Record every text with exact attention; also the encoded texts and the exact logits [T, vocab]."""
     encoded = [encode(loaded, t, tokens) for t in texts]
     tick("checking the attention hook against the model's own attention")
@@ -32,8 +33,16 @@ def record(loaded: LoadedModel, texts: Sequence[Text], *, tokens: int | None, qu
     return recordings, encoded, logits
 
 
-def observe_model(loaded: LoadedModel, texts: Sequence[Text], config: ObserveConfig, *, tokens: int | None = 512,
-                  queries: int = 32, output: bool = True, tick: Tick = silent) -> Results:
+def observe_model(
+    loaded: LoadedModel,
+    texts: Sequence[Text],
+    config: ObserveConfig,
+    *,
+    tokens: int | None = 512,
+    queries: int = 32,
+    output: bool = True,
+    tick: Tick = silent,
+) -> Results:
     """Record the texts, meter every scheme, and (unless ``output`` is false) run the model on each served cache."""
     torch.manual_seed(config.seed)
     recordings, encoded, exact = record(loaded, texts, tokens=tokens, queries=queries, tick=tick)
@@ -47,7 +56,8 @@ def observe_model(loaded: LoadedModel, texts: Sequence[Text], config: ObserveCon
 
     baseline: dict[str, dict[str, float | None]] = {
         e.text.domain: {"kl": 0.0, "top1": 1.0, "recall": recall_accuracy(logits, e)}
-        for e, logits in zip(encoded, exact, strict=True)}
+        for e, logits in zip(encoded, exact, strict=True)
+    }
     return observe(recordings, config, output=run if output else None, baseline=baseline if output else {}, tick=tick)
 
 

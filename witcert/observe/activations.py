@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,8 +36,10 @@ class LayerActivations:
         hq, q_len, d = self.q.shape
         hkv, tokens, dk = self.k.shape
         if dk != d or hq % hkv or self.v.shape[:2] != (hkv, tokens) or self.first.shape != (q_len,):
-            raise InputError(f"activations: shapes do not fit: q {tuple(self.q.shape)}, k {tuple(self.k.shape)}, "
-                             f"v {tuple(self.v.shape)}, first {tuple(self.first.shape)}")
+            raise InputError(
+                f"activations: shapes do not fit: q {tuple(self.q.shape)}, k {tuple(self.k.shape)}, "
+                f"v {tuple(self.v.shape)}, first {tuple(self.first.shape)}"
+            )
         for name in ("q", "k", "v"):
             x: Tensor = getattr(self, name)
             if not x.is_floating_point():
@@ -48,12 +50,12 @@ class LayerActivations:
 
 @dataclass(frozen=True)
 class Activations:
-    """All layers' attention inputs on one text, with the query positions [Q] (a query at position p sees keys up to p)."""
+    """All layers' attention inputs on one text; positions [Q]: a query at position p sees keys up to p."""
 
     domain: str
     layers: list[LayerActivations]
     positions: Tensor
-    pairing: str = "half"
+    pairing: Literal["half", "adjacent"] = "half"
     rotary_dim: int | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -82,8 +84,7 @@ def save(recordings: list[Activations], path: Path) -> None:
         tensors[f"{i}.positions"] = rec.positions.contiguous().cpu()
         for j, layer in enumerate(rec.layers):
             tensors |= _layer_tensors(f"{i}.{j}", layer)
-        head = {k: v for k, v in asdict(RecordingHeader.of(rec)).items()}
-        header.append(head)
+        header.append(asdict(RecordingHeader.of(rec)))
     part = path.with_name(path.name + ".part")
     try:
         save_file(tensors, part, metadata={"format": FORMAT, "recordings": json.dumps(header)})
@@ -97,7 +98,7 @@ class RecordingHeader:
     """What a file says about one recording besides its tensors."""
 
     domain: str
-    pairing: str
+    pairing: Literal["half", "adjacent"]
     rotary_dim: int | None
     scales: list[float]
     softcaps: list[float | None]
@@ -105,8 +106,14 @@ class RecordingHeader:
 
     @classmethod
     def of(cls, rec: Activations) -> RecordingHeader:
-        return cls(rec.domain, rec.pairing, rec.rotary_dim, [x.scale for x in rec.layers],
-                   [x.softcap for x in rec.layers], rec.meta)
+        return cls(
+            rec.domain,
+            rec.pairing,
+            rec.rotary_dim,
+            [x.scale for x in rec.layers],
+            [x.softcap for x in rec.layers],
+            rec.meta,
+        )
 
 
 def load(path: Path) -> list[Activations]:
@@ -119,8 +126,10 @@ def load(path: Path) -> list[Activations]:
         with safe_open(path, framework="pt") as f:
             meta = f.metadata() or {}
             if meta.get("format") != FORMAT:
-                raise InputError(f"activations: {path} is not a recording ({FORMAT}) but {meta.get('format', 'something else')!r}; "
-                                 "make one with `witcert capture`")
+                raise InputError(
+                    f"activations: {path} is not a recording ({FORMAT}) but {meta.get('format', 'something else')!r}; "
+                    "make one with `witcert capture`"
+                )
             headers = [RecordingHeader(**h) for h in json.loads(meta["recordings"])]
             tensors = {k: f.get_tensor(k) for k in f.keys()}  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, TypeError, KeyError, OSError) as e:
@@ -129,9 +138,17 @@ def load(path: Path) -> list[Activations]:
     for i, h in enumerate(headers):
         try:
             layers = [
-                LayerActivations(tensors[f"{i}.{j}.q"], tensors[f"{i}.{j}.k"], tensors[f"{i}.{j}.v"], tensors[f"{i}.{j}.first"],
-                                 scale, softcap, tensors.get(f"{i}.{j}.sinks"))
-                for j, (scale, softcap) in enumerate(zip(h.scales, h.softcaps, strict=True))]
+                LayerActivations(
+                    tensors[f"{i}.{j}.q"],
+                    tensors[f"{i}.{j}.k"],
+                    tensors[f"{i}.{j}.v"],
+                    tensors[f"{i}.{j}.first"],
+                    scale,
+                    softcap,
+                    tensors.get(f"{i}.{j}.sinks"),
+                )
+                for j, (scale, softcap) in enumerate(zip(h.scales, h.softcaps, strict=True))
+            ]
             out.append(Activations(h.domain, layers, tensors[f"{i}.positions"], h.pairing, h.rotary_dim, h.meta))
         except KeyError as e:
             raise InputError(f"activations: {path} is damaged: tensor {e} is missing") from e

@@ -26,10 +26,21 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({
-        "figure.dpi": 110, "savefig.dpi": 160, "font.size": 9, "axes.titlesize": 9.5, "axes.spines.top": False,
-        "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False,
-        "font.family": "DejaVu Sans"})
+    plt.rcParams.update(
+        {
+            "figure.dpi": 110,
+            "savefig.dpi": 160,
+            "font.size": 9,
+            "axes.titlesize": 9.5,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.25,
+            "grid.linewidth": 0.6,
+            "legend.frameon": False,
+            "font.family": "DejaVu Sans",
+        }
+    )
     return plt
 
 
@@ -52,7 +63,9 @@ def _best(run: SchemeCells) -> int:
 def _grid(plt: Any, n: int, width: float = 3.0, height: float = 2.7, columns: int = 4) -> tuple[Any, list[Any]]:
     columns = min(columns, n)
     rows = math.ceil(n / columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+    )
     flat = list(axes.flat)
     for ax in flat[n:]:
         ax.set_visible(False)
@@ -72,8 +85,16 @@ def scatter(results: Results, plt: Any) -> Any:
         for run in runs:
             tv, meter = run.tv.flatten().numpy(), _meter(run).ravel()
             keep = rng.permutation(tv.size)[:2500]
-            ax.scatter(np.maximum(tv[keep], _FLOOR), np.maximum(meter[keep], _FLOOR), s=3, alpha=0.25, linewidths=0,
-                       color=_colour(run.domain), label=run.domain, rasterized=True)
+            ax.scatter(
+                np.maximum(tv[keep], _FLOOR),
+                np.maximum(meter[keep], _FLOOR),
+                s=3,
+                alpha=0.25,
+                linewidths=0,
+                color=_colour(run.domain),
+                label=run.domain,
+                rasterized=True,
+            )
         ax.plot([_FLOOR, 1], [_FLOOR, 1], color="black", lw=1)
         ax.fill_between([_FLOOR, 1], [_FLOOR, 1], _FLOOR, color="#c0392b", alpha=0.07, lw=0)
         ax.axhline(results.config.tau, color="#7f8c8d", lw=0.9, ls="--")
@@ -97,13 +118,17 @@ def tightness(results: Results, plt: Any) -> Any:
             if style == "--" and index == 0:
                 continue
             tv = np.concatenate([r.tv.flatten().numpy() for r in runs])
-            ratio = np.sort((np.concatenate([_meter(r, index).ravel() for r in runs])[tv > 1e-12] / tv[tv > 1e-12]))
+            ratio = np.sort(np.concatenate([_meter(r, index).ravel() for r in runs])[tv > 1e-12] / tv[tv > 1e-12])
             if ratio.size:
                 suffix = "" if style == "-" else " (proved-nonadaptive)"
                 ax.plot(ratio, np.linspace(0, 1, ratio.size), style, color=colours(i % 20), lw=1.5, label=name + suffix)
     ax.axvline(1, color="black", lw=1)
-    ax.set(xscale="log", xlabel="meter / true total variation   (1 = exact; left of 1 would be unsound)",
-           ylabel="share of cells", ylim=(0, 1))
+    ax.set(
+        xscale="log",
+        xlabel="meter / true total variation   (1 = exact; left of 1 would be unsound)",
+        ylabel="share of cells",
+        ylim=(0, 1),
+    )
     ax.set_xlim(left=0.7)
     ax.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
@@ -128,13 +153,25 @@ def roc(results: Results, plt: Any) -> Any:
         auc = roc_auc_score(danger, score)
         ax.plot(fpr, tpr, lw=1.5, color=colours(i % 20), label=f"{name}: AUC {auc:.3f}, {danger.mean():.1%} dangerous")
     ax.plot([0, 1], [0, 1], color="#7f8c8d", lw=0.9, ls="--")
-    ax.set(xlabel="false alarms (share of harmless cells)", ylabel=f"share of cells with TV > {results.config.tau:g} detected",
-           xlim=(-0.01, 1), ylim=(0, 1.01))
+    ax.set(
+        xlabel="false alarms (share of harmless cells)",
+        ylabel=f"share of cells with TV > {results.config.tau:g} detected",
+        xlim=(-0.01, 1),
+        ylim=(0, 1.01),
+    )
     if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     if without:
-        ax.text(0.98, 0.04, f"no cell, or every cell, above {results.config.tau:g}:\n" + "\n".join(without),
-                transform=ax.transAxes, ha="right", va="bottom", fontsize=7.5, color="#555555")
+        ax.text(
+            0.98,
+            0.04,
+            f"no cell, or every cell, above {results.config.tau:g}:\n" + "\n".join(without),
+            transform=ax.transAxes,
+            ha="right",
+            va="bottom",
+            fontsize=7.5,
+            color="#555555",
+        )
     return figure
 
 
@@ -146,8 +183,15 @@ def heatmap(results: Results, plt: Any) -> Any:
     image = None
     for ax, (name, runs) in zip(axes, groups.items(), strict=True):
         value = np.concatenate([_meter(r, _best(r)) for r in runs], axis=-1)
-        image = ax.imshow(np.quantile(value, 0.95, axis=-1), vmin=0, vmax=1, cmap="magma_r", aspect="auto", origin="lower",
-                          interpolation="nearest")
+        image = ax.imshow(
+            np.quantile(value, 0.95, axis=-1),
+            vmin=0,
+            vmax=1,
+            cmap="magma_r",
+            aspect="auto",
+            origin="lower",
+            interpolation="nearest",
+        )
         ax.set_title(name)
         ax.grid(False)
         ax.set_xticks(range(0, heads, max(1, heads // 4)))
@@ -169,9 +213,17 @@ def along(results: Results, plt: Any) -> Any:
             tv = run.tv.numpy().reshape(-1, len(x))
             colour = _colour(run.domain)
             ax.plot(x, np.maximum(np.median(value, axis=0), _FLOOR), color=colour, lw=1.4, label=f"{run.domain}: meter")
-            ax.fill_between(x, np.maximum(np.median(value, axis=0), _FLOOR),
-                            np.maximum(np.quantile(value, 0.9, axis=0), _FLOOR), color=colour, alpha=0.15, lw=0)
-            ax.plot(x, np.maximum(np.median(tv, axis=0), _FLOOR), color=colour, lw=1, ls=":", label=f"{run.domain}: true TV")
+            ax.fill_between(
+                x,
+                np.maximum(np.median(value, axis=0), _FLOOR),
+                np.maximum(np.quantile(value, 0.9, axis=0), _FLOOR),
+                color=colour,
+                alpha=0.15,
+                lw=0,
+            )
+            ax.plot(
+                x, np.maximum(np.median(tv, axis=0), _FLOOR), color=colour, lw=1, ls=":", label=f"{run.domain}: true TV"
+            )
         ax.axhline(results.config.tau, color="#7f8c8d", lw=0.9, ls="--")
         ax.set(yscale="log", title=name, ylim=(_FLOOR, 1.6))
     figure.supxlabel("query position (tokens in the cache)")
@@ -185,8 +237,11 @@ def looseness(results: Results, plt: Any) -> Any:
     """Where the distance between truth and meter comes from, in decades, stacked."""
     rows = [r for r in results.rows if not math.isnan(r.looseness["bound_decades"])]
     figure, ax = plt.subplots(figsize=(7.6, 0.34 * max(len(rows), 1) + 1.4), layout="constrained")
-    parts = (("signs_decades", "luck of signs (quantizer)", "#3a8f5c"), ("witness_decades", "witness (per-token bound)", "#d9822b"),
-             ("bound_decades", "bound on TV (sharp / tanh)", "#1b6ca8"))
+    parts = (
+        ("signs_decades", "luck of signs (quantizer)", "#3a8f5c"),
+        ("witness_decades", "witness (per-token bound)", "#d9822b"),
+        ("bound_decades", "bound on TV (sharp / tanh)", "#1b6ca8"),
+    )
     left = np.zeros(len(rows))
     names = [r.scheme for r in rows][::-1]
     for key, label, colour in parts:
@@ -200,19 +255,37 @@ def looseness(results: Results, plt: Any) -> Any:
 
 
 FIGURES: dict[str, tuple[Callable[[Results, Any], Any], str]] = {
-    "bound_vs_tv": (scatter, "Each dot is one cell (layer, query head, position): its true total variation against the proved meter. "
-                             "The black line is y = x; a dot in the tinted area below it would be a violation. Below the dashed line "
-                             "the cell is certified."),
-    "tightness": (tightness, "How far the meter is above the truth. A curve that rises further left is a tighter meter; nothing may "
-                             "be left of the black line."),
-    "roc": (roc, "The meter as a detector of dangerous cells. A curve in the top left corner finds them all with few false alarms; "
-                 "the diagonal carries no information."),
-    "heatmap": (heatmap, "Which layers and heads suffer: the meter's 95th percentile over all texts and positions. Dark cells are "
-                         "candidates for staying in full precision."),
-    "along_sequence": (along, "The meter as the sequence grows (solid: median, band up to the 90th percentile) beside the truth "
-                              "(dotted: median), over all layers and heads."),
-    "looseness": (looseness, "Who is to blame for the distance between meter and truth, on a sample of cells with their exact worst "
-                             "cases: errors that happen to cancel, the per-token bound, or the bound on total variation itself."),
+    "bound_vs_tv": (
+        scatter,
+        "Each dot is one cell (layer, query head, position): its true total variation against the proved meter. "
+        "The black line is y = x; a dot in the tinted area below it would be a violation. Below the dashed line "
+        "the cell is certified.",
+    ),
+    "tightness": (
+        tightness,
+        "How far the meter is above the truth. A curve that rises further left is a tighter meter; nothing may "
+        "be left of the black line.",
+    ),
+    "roc": (
+        roc,
+        "The meter as a detector of dangerous cells. A curve in the top left corner finds them all with few false "
+        "alarms; the diagonal carries no information.",
+    ),
+    "heatmap": (
+        heatmap,
+        "Which layers and heads suffer: the meter's 95th percentile over all texts and positions. Dark cells are "
+        "candidates for staying in full precision.",
+    ),
+    "along_sequence": (
+        along,
+        "The meter as the sequence grows (solid: median, band up to the 90th percentile) beside the truth "
+        "(dotted: median), over all layers and heads.",
+    ),
+    "looseness": (
+        looseness,
+        "Who is to blame for the distance between meter and truth, on a sample of cells with their exact worst "
+        "cases: errors that happen to cancel, the per-token bound, or the bound on total variation itself.",
+    ),
 }
 
 

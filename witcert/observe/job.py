@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from witcert.observe.activations import Activations
 from witcert.observe.measure import SchemeCells, budget_for, exact_layers, measure
 from witcert.observe.recheck import Recheck, recheck
 from witcert.observe.summary import SchemeRow, scheme_row
+from witcert.schemes import Scheme
 
 Tick = Callable[[str], None]
 
@@ -51,7 +53,7 @@ class ObserveConfig:
             schemes.get(name)
 
     @property
-    def selected(self) -> list[schemes.Scheme]:
+    def selected(self) -> list[Scheme]:
         """The schemes of the run, in order; all registered ones when none was named."""
         return [schemes.get(n) for n in (self.schemes or schemes.names())]
 
@@ -76,18 +78,29 @@ class Results:
     def to_json(self) -> dict[str, Any]:
         """The whole result as plain data."""
         return {
-            "format": "witcert-observe/1", "about": self.about, "config": asdict(self.config),
-            "violations": self.violations, "schemes": [r.to_json() for r in self.rows],
+            "format": "witcert-observe/1",
+            "about": self.about,
+            "config": asdict(self.config),
+            "violations": self.violations,
+            "schemes": [r.to_json() for r in self.rows],
             "baseline": {d: {"guarantee": "measured", **v} for d, v in self.baseline.items()},
-            "rechecks": [r.to_json() for r in self.rechecks], "seconds": round(self.seconds, 1)}
+            "rechecks": [r.to_json() for r in self.rechecks],
+            "seconds": round(self.seconds, 1),
+        }
 
 
 def environment() -> dict[str, Any]:
     """Versions that a reader needs to repeat the run."""
     import triton
 
-    return {"witcert": witcert.__version__, "torch": torch.__version__, "triton": triton.__version__,
-            "python": platform.python_version(), "machine": platform.machine()}
+    return {
+        "witcert": witcert.__version__,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+    }
 
 
 def about(recordings: Sequence[Activations]) -> dict[str, Any]:
@@ -96,19 +109,33 @@ def about(recordings: Sequence[Activations]) -> dict[str, Any]:
     layer = rec.layers[0]
     head_dims = sorted({x.k.shape[-1] for x in rec.layers})
     return {
-        "model": rec.meta.get("model", "unknown"), "fingerprint": rec.meta.get("fingerprint", ""),
-        "model_type": rec.meta.get("model_type", ""), "rope": rec.meta.get("rope", {}), "dtype": rec.meta.get("dtype", ""),
-        "layers": len(rec.layers), "heads": layer.q.shape[0], "kv_heads": layer.k.shape[0], "head_dim": head_dims[-1],
-        "pairing": rec.pairing, "rotary_dim": rec.rotary_dim,
+        "model": rec.meta.get("model", "unknown"),
+        "fingerprint": rec.meta.get("fingerprint", ""),
+        "model_type": rec.meta.get("model_type", ""),
+        "rope": rec.meta.get("rope", {}),
+        "dtype": rec.meta.get("dtype", ""),
+        "layers": len(rec.layers),
+        "heads": layer.q.shape[0],
+        "kv_heads": layer.k.shape[0],
+        "head_dim": head_dims[-1],
+        "pairing": rec.pairing,
+        "rotary_dim": rec.rotary_dim,
         "texts": {r.domain: {"tokens": r.layers[0].k.shape[1], "queries": len(r.positions)} for r in recordings},
-        "environment": environment()}
+        "environment": environment(),
+    }
 
 
-OutputFn = Callable[[schemes.Scheme], "dict[str, dict[str, float | None]]"]
+OutputFn = Callable[[Scheme], "dict[str, dict[str, float | None]]"]
 
 
-def observe(recordings: Sequence[Activations], config: ObserveConfig, *, output: OutputFn | None = None,
-            baseline: dict[str, dict[str, float | None]] | None = None, tick: Tick = silent) -> Results:
+def observe(
+    recordings: Sequence[Activations],
+    config: ObserveConfig,
+    *,
+    output: OutputFn | None = None,
+    baseline: dict[str, dict[str, float | None]] | None = None,
+    tick: Tick = silent,
+) -> Results:
     """Meter every selected scheme on every recording.
 
     ``output`` maps a scheme to what it does to the model's output per text; None when only activations are at hand.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import torch
 from torch import Tensor
@@ -56,8 +56,13 @@ class SchemeCells:
 def budget_for(recording: Activations, **overrides: float) -> Budget:
     """The request's failure budget: one query head, layer and recorded query position is one cell."""
     layer = recording.layers[0]
-    return Budget(layers=len(recording.layers), heads=layer.q.shape[0], kv_heads=layer.k.shape[0],
-                  steps=len(recording.positions), **overrides)
+    return Budget(
+        layers=len(recording.layers),
+        heads=layer.q.shape[0],
+        kv_heads=layer.k.shape[0],
+        steps=len(recording.positions),
+        **overrides,
+    )
 
 
 def exact_layers(recording: Activations, bands: int, device: str = "cpu") -> list[ExactAttention]:
@@ -67,10 +72,18 @@ def exact_layers(recording: Activations, bands: int, device: str = "cpu") -> lis
         d = layer.q.shape[-1]
         rotary = min(recording.rotary_dim or d, d)
         grouping = Bands(d, bands=min(bands, d // 2), pairing=recording.pairing, rotary_dim=rotary)
-        out.append(ExactAttention(
-            layer.q.to(device), layer.k.to(device), scale=layer.scale, positions=recording.positions.to(device),
-            first=layer.first.to(device), softcap=layer.softcap,
-            sinks=None if layer.sinks is None else layer.sinks.to(device), bands=grouping))
+        out.append(
+            ExactAttention(
+                layer.q.to(device),
+                layer.k.to(device),
+                scale=layer.scale,
+                positions=recording.positions.to(device),
+                first=layer.first.to(device),
+                softcap=layer.softcap,
+                sinks=None if layer.sinks is None else layer.sinks.to(device),
+                bands=grouping,
+            )
+        )
     return out
 
 
@@ -79,24 +92,35 @@ def _value_share(cells: Cells, v: Tensor, v_hat: Tensor) -> Tensor:
     rho = (v_hat.double() - v.double()).norm(dim=-1)  # [Hkv, T]
     largest = v.double().norm(dim=-1).amax(-1).clamp_min(torch.finfo(torch.float64).tiny)
     p = cells.p_tilde[..., : v.shape[1]]
-    share = torch.einsum("hgqt,ht->hgq", p, rho.nan_to_num(torch.inf)) / largest[:, None, None]
+    share: Tensor = torch.einsum("hgqt,ht->hgq", p, rho.nan_to_num(torch.inf)) / largest[:, None, None]
     return share.nan_to_num(torch.inf).flatten(0, 1)
 
 
 def _looseness(cells: Cells, take: Tensor) -> Looseness:
     """Exact worst cases on the sampled cells ``take`` (indices into the flattened [Hq, Q])."""
-    flat = lambda x: x.flatten(0, -2).index_select(0, take)  # noqa: E731
-    p, c, eps = flat(cells.p_tilde), flat(cells.c), flat(cells.eps)
+    p, c, eps = (x.flatten(0, -2).index_select(0, take) for x in (cells.p_tilde, cells.c, cells.eps))
     finite = torch.isfinite(c).all(-1)
     p, c, eps = p[finite], c[finite], eps[finite]
     kept = take[finite]
     meter = torch.as_tensor(cells.meters[0].value).flatten().index_select(0, kept)
-    return Looseness(cells.tv.flatten().index_select(0, kept), bounds.worst_case_tv(p, eps.abs(), polish=False),
-                     bounds.worst_case_tv(p, c, polish=False), meter)
+    return Looseness(
+        cells.tv.flatten().index_select(0, kept),
+        bounds.worst_case_tv(p, eps.abs(), polish=False),
+        bounds.worst_case_tv(p, c, polish=False),
+        meter,
+    )
 
 
-def measure(recording: Activations, exact: Sequence[ExactAttention], scheme: Scheme, budget: Budget, *, seed: int = 0,
-            sample_per_layer: int = 8, tick: Callable[[], None] = lambda: None) -> SchemeCells:
+def measure(
+    recording: Activations,
+    exact: Sequence[ExactAttention],
+    scheme: Scheme,
+    budget: Budget,
+    *,
+    seed: int = 0,
+    sample_per_layer: int = 8,
+    tick: Callable[[], None] = lambda: None,
+) -> SchemeCells:
     """Meter all cells of a recording under one scheme; ``tick`` is called once a layer."""
     tv, eform, rival, share = [], [], [], []
     meters: list[list[Labelled]] = []
@@ -111,7 +135,9 @@ def measure(recording: Activations, exact: Sequence[ExactAttention], scheme: Sch
         except WitCertError:
             raise
         except Exception as e:
-            raise InputError(f"scheme {scheme.name!r} failed on keys of shape {tuple(layer.k.shape)}: {type(e).__name__}: {e}") from e
+            raise InputError(
+                f"scheme {scheme.name!r} failed on keys of shape {tuple(layer.k.shape)}: {type(e).__name__}: {e}"
+            ) from e
         cells = side.cells(served, budget)
         tv.append(cells.tv.cpu())
         eform.append(cells.eform.cpu())
@@ -121,11 +147,23 @@ def measure(recording: Activations, exact: Sequence[ExactAttention], scheme: Sch
         take = torch.randperm(cells.tv.numel(), generator=generator)[:sample_per_layer].to(device)
         loose.append(_looseness(cells, take))
         tick()
-    stacked = [type(ms[0])(torch.stack([torch.as_tensor(m.value) for m in ms]), ms[0].theorem, ms[0].delta)
-               for ms in zip(*meters, strict=True)]
-    cat = lambda name: torch.cat([getattr(x, name).cpu() for x in loose])  # noqa: E731
+    stacked = [
+        type(ms[0])(torch.stack([torch.as_tensor(m.value) for m in ms]), ms[0].theorem, ms[0].delta)
+        for ms in zip(*meters, strict=True)
+    ]
+    together = Looseness(
+        *(torch.cat([part.cpu() for part in parts]) for parts in zip(*map(astuple, loose), strict=True))
+    )
     result = SchemeCells(
-        scheme.name, recording.domain, recording.positions, torch.stack(tv), stacked, torch.stack(eform), torch.stack(rival),
-        torch.stack(share), Looseness(cat("tv"), cat("by_sign"), cat("by_witness"), cat("meter")))
+        scheme.name,
+        recording.domain,
+        recording.positions,
+        torch.stack(tv),
+        stacked,
+        torch.stack(eform),
+        torch.stack(rival),
+        torch.stack(share),
+        together,
+    )
     result.nan_cells = int(torch.isnan(result.tv).sum())
     return result

@@ -77,6 +77,17 @@ def recheck(recording: Activations, scheme: Scheme, run: SchemeCells, *, count: 
                 continue
             tv = exact_tv(layer, k_hat, head, query, position)
             m = float(value.flatten()[flat])
-            out.append(Recheck(run.scheme, run.domain, layer_index, head, position, meter.label, m, mp.nstr(tv, 17),
-                               bool(mp.mpf(m) >= tv)))
+            out.append(
+                Recheck(
+                    run.scheme,
+                    run.domain,
+                    layer_index,
+                    head,
+                    position,
+                    meter.label,
+                    m,
+                    mp.nstr(tv, 17),
+                    bool(mp.mpf(m) >= tv),
+                )
+            )
     return out

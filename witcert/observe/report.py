@@ -83,7 +83,9 @@ def html(results: Results, figures: dict[str, Path], command: str) -> str:
         from jinja2 import Environment, PackageLoader, select_autoescape
     except ImportError as e:
         raise MissingExtraError("the HTML report needs jinja2: pip install 'witcert[report]'") from e
-    env = Environment(loader=PackageLoader("witcert.observe"), autoescape=select_autoescape(default=True), trim_blocks=True)
+    env = Environment(
+        loader=PackageLoader("witcert.observe"), autoescape=select_autoescape(default=True), trim_blocks=True
+    )
     pictures = {n: (base64.b64encode(p.read_bytes()).decode("ascii"), FIGURES[n][1]) for n, p in figures.items()}
 
     def recall_of(row: Any) -> float | None:
@@ -91,10 +93,26 @@ def html(results: Results, figures: dict[str, Path], command: str) -> str:
 
     baseline_recall = next((v["recall"] for v in results.baseline.values() if v.get("recall") is not None), None)
     return env.get_template("report.html.j2").render(
-        about=results.about, config=results.config, rows=results.rows, violations=results.violations, rechecks=results.rechecks,
-        total_cells=sum(r.cells for r in results.rows), has_output=any(r.output for r in results.rows),
-        baseline=results.baseline, baseline_recall=baseline_recall, recall_of=recall_of, figures=pictures, command=command,
-        seconds=results.seconds, fp16_bytes=4 * results.about["head_dim"], num=number, pct=percent, ratio=ratio, dec=decades, whole=whole)
+        about=results.about,
+        config=results.config,
+        rows=results.rows,
+        violations=results.violations,
+        rechecks=results.rechecks,
+        total_cells=sum(r.cells for r in results.rows),
+        has_output=any(r.output for r in results.rows),
+        baseline=results.baseline,
+        baseline_recall=baseline_recall,
+        recall_of=recall_of,
+        figures=pictures,
+        command=command,
+        seconds=results.seconds,
+        fp16_bytes=4 * results.about["head_dim"],
+        num=number,
+        pct=percent,
+        ratio=ratio,
+        dec=decades,
+        whole=whole,
+    )
 
 
 def _cells(results: Results, path: Path) -> None:
@@ -105,7 +123,9 @@ def _cells(results: Results, path: Path) -> None:
         key = f"{run.domain}/{run.scheme}"
         tensors[f"{key}/tv.measured"] = run.tv
         for m in run.meters:
-            tensors[f"{key}/meter.{m.label}{'-delta' if m.delta and m.label == 'proved' else ''}"] = torch.as_tensor(m.value)
+            tensors[f"{key}/meter.{m.label}{'-delta' if m.delta and m.label == 'proved' else ''}"] = torch.as_tensor(
+                m.value
+            )
         tensors[f"{run.domain}/positions"] = run.positions
     save_file({k: v.clone().contiguous() for k, v in tensors.items()}, path, metadata={"format": "witcert-cells/1"})
 

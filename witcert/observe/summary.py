@@ -84,10 +84,15 @@ def meter_row(runs: Sequence[SchemeCells], index: int, tau: float) -> MeterRow:
     tv = torch.cat([r.tv.flatten() for r in runs])
     moved = tv > 0
     return MeterRow(
-        guarantee=first.label, theorem=first.theorem, delta=first.delta,
-        coverage=float((value <= tau).double().mean()), meter=quantiles(value),
-        tightness=quantiles(value[moved] / tv[moved]), margin=float((value - tv).min()),
-        violations=int(sum(int(r.violations(r.meters[index]).sum()) for r in runs)))
+        guarantee=first.label,
+        theorem=first.theorem,
+        delta=first.delta,
+        coverage=float((value <= tau).double().mean()),
+        meter=quantiles(value),
+        tightness=quantiles(value[moved] / tv[moved]),
+        margin=float((value - tv).min()),
+        violations=int(sum(int(r.violations(r.meters[index]).sum()) for r in runs)),
+    )
 
 
 def _decades(a: Tensor, b: Tensor) -> float:
@@ -96,22 +101,40 @@ def _decades(a: Tensor, b: Tensor) -> float:
     return float(torch.log10(b[keep] / a[keep]).median()) if bool(keep.any()) else float("nan")
 
 
-def scheme_row(scheme: Scheme, runs: Sequence[SchemeCells], head_dim: int, tau: float, tau_v: float,
-               output: dict[str, dict[str, float | None]]) -> SchemeRow:
+def scheme_row(
+    scheme: Scheme,
+    runs: Sequence[SchemeCells],
+    head_dim: int,
+    tau: float,
+    tau_v: float,
+    output: dict[str, dict[str, float | None]],
+) -> SchemeRow:
     """Aggregate one scheme over its texts."""
-    cat = lambda name: torch.cat([getattr(r, name).flatten() for r in runs])  # noqa: E731
+
+    def cat(name: str) -> Tensor:
+        return torch.cat([getattr(r, name).flatten() for r in runs])
+
     loose = {n: torch.cat([getattr(r.looseness, n) for r in runs]) for n in ("tv", "by_sign", "by_witness", "meter")}
     proved = torch.cat([torch.as_tensor(r.meters[0].value).flatten() for r in runs])
     return SchemeRow(
-        scheme=scheme.name, summary=scheme.summary, cells=int(cat("tv").numel()),
+        scheme=scheme.name,
+        summary=scheme.summary,
+        cells=int(cat("tv").numel()),
         bytes_per_token_head={s: scheme.bytes_per_token(head_dim, s) for s in ("k", "v")},
         meters=[meter_row(runs, i, tau) for i in range(len(runs[0].meters))],
-        tv=quantiles(cat("tv")), value_share=quantiles(cat("value_share")),
+        tv=quantiles(cat("tv")),
+        value_share=quantiles(cat("value_share")),
         joint_coverage=float(((proved <= tau) & (cat("value_share") <= tau_v)).double().mean()),
-        comparison={"coverage_eform": float((cat("eform") <= tau).double().mean()),
-                    "coverage_tanh_rival": float((cat("tanh_rival") <= tau).double().mean())},
-        looseness={"signs_decades": _decades(loose["tv"], loose["by_sign"]),
-                   "witness_decades": _decades(loose["by_sign"], loose["by_witness"]),
-                   "bound_decades": _decades(loose["by_witness"], loose["meter"]),
-                   "sampled_cells": int(loose["tv"].numel())},
-        nan_cells=sum(r.nan_cells for r in runs), output=output)
+        comparison={
+            "coverage_eform": float((cat("eform") <= tau).double().mean()),
+            "coverage_tanh_rival": float((cat("tanh_rival") <= tau).double().mean()),
+        },
+        looseness={
+            "signs_decades": _decades(loose["tv"], loose["by_sign"]),
+            "witness_decades": _decades(loose["by_sign"], loose["by_witness"]),
+            "bound_decades": _decades(loose["by_witness"], loose["meter"]),
+            "sampled_cells": int(loose["tv"].numel()),
+        },
+        nan_cells=sum(r.nan_cells for r in runs),
+        output=output,
+    )

@@ -4,17 +4,57 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from witcert.errors import InputError
 
 DOMAINS = ("natural", "code", "recall")
-_ADJECTIVES = ("amber", "brass", "coral", "dusty", "early", "faded", "green", "hollow", "ivory", "jolly", "keen", "lunar",
-               "mossy", "noble", "olive", "plain", "quiet", "rusty", "silver", "tidy")
-_NOUNS = ("basket", "candle", "drawer", "engine", "fiddle", "garden", "hammer", "island", "jacket", "kettle", "ladder",
-          "mirror", "needle", "orchard", "pillow", "ribbon", "saddle", "tunnel", "violin", "window")
+_ADJECTIVES = (
+    "amber",
+    "brass",
+    "coral",
+    "dusty",
+    "early",
+    "faded",
+    "green",
+    "hollow",
+    "ivory",
+    "jolly",
+    "keen",
+    "lunar",
+    "mossy",
+    "noble",
+    "olive",
+    "plain",
+    "quiet",
+    "rusty",
+    "silver",
+    "tidy",
+)
+_NOUNS = (
+    "basket",
+    "candle",
+    "drawer",
+    "engine",
+    "fiddle",
+    "garden",
+    "hammer",
+    "island",
+    "jacket",
+    "kettle",
+    "ladder",
+    "mirror",
+    "needle",
+    "orchard",
+    "pillow",
+    "ribbon",
+    "saddle",
+    "tunnel",
+    "violin",
+    "window",
+)
 
 
 @dataclass(frozen=True)
@@ -80,7 +120,7 @@ def from_file(path: Path) -> Text:
 
 def builtin(domain: str, pairs: int = 40, seed: int = 0) -> Text:
     """The built-in text of one domain."""
-    makers = {"natural": natural, "code": code, "recall": lambda: recall(pairs, seed)}
+    makers: dict[str, Callable[[], Text]] = {"natural": natural, "code": code, "recall": lambda: recall(pairs, seed)}
     if domain not in makers:
         raise InputError(f"domain={domain!r} is unknown; choose from {', '.join(DOMAINS)}")
     return makers[domain]()
