@@ -194,3 +194,11 @@ def test_page_in_of_everything_and_of_nothing() -> None:
     assert bounds.page_in_log_a(p, finite, nothing).item() == pytest.approx(untouched, rel=1e-14)
     assert bounds.page_in_log_a(p, c, torch.tensor([False, True])).item() < torch.inf
     assert bounds.page_in_bound(p, vector(1e4, 1.0), torch.tensor([False, True])).item() == torch.inf
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_a_long_context(dtype: torch.dtype) -> None:
+    """32,768 tokens: the allowance grows with log2 T, not with T."""
+    p = torch.softmax(3 * torch.randn(32768, dtype=F64), -1).to(dtype)
+    c = (10.0 ** (4 * torch.rand(32768, dtype=F64) - 4)).to(dtype)
+    check(bounds.accumulate(p, c), p.tolist(), c.tolist(), slack=2e-14 if dtype == F64 else 3e-7)
