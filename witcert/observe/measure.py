@@ -22,8 +22,10 @@ from witcert.witness import Bands
 class Looseness:
     """Where the distance between meter and truth comes from, on a sample of cells; each value [N], float64.
 
-    tv <= by_sign (the same error sizes with the worst signs) <= by_witness (the worst errors that the per-token bound
-    allows) <= meter. Ratios of neighbours blame the luck of signs, the witness, and the bound.
+    tv, by_sign (the same error sizes with the worst signs), by_witness (the worst errors that the per-token bound
+    allows), meter. Ratios of neighbours blame the luck of signs, the witness, and the bound. The two in the middle are
+    attained values of ``bounds.worst_case_tv`` (the exact supremum is a subset-sum problem), short of it by about the
+    share of one token.
     """
 
     tv: Tensor
