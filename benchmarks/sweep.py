@@ -1,4 +1,4 @@
-"""Times tunings of the variants on one shape: ``python -m benchmarks.sweep VARIANT:TILE/WARPS/STAGES/SPLITS ...``.
+"""Times tunings of the variants on one shape: ``python -m benchmarks.sweep VARIANT:TILE/WARPS/STAGES/SPLITS[/REGISTERS] ...``.
 
 A development tool: it prints a line per tuning and writes nothing. SPLITS 0 lets decode choose. ``--jobs`` compiles first,
 in that many processes; ``--shape`` is batch,tokens,kv_heads,group,head_dim.
@@ -21,8 +21,8 @@ from witcert.kernels.decode import Tuning
 def parse(text: str) -> tuple[str, Tuning]:
     """"int8+half:32/1/3/0" as a variant's name and a tuning."""
     name, _, rest = text.rpartition(":")
-    tile, warps, stages, splits = (int(x) for x in rest.split("/"))
-    return name, Tuning(tile, warps, stages, splits or None)
+    tile, warps, stages, splits, *registers = (int(x) for x in rest.split("/"))
+    return name, Tuning(tile, warps, stages, splits or None, registers[0] if registers else None)
 
 
 def compile_only(names: list[str], shape: Shape, page_size: int) -> None:
@@ -73,7 +73,7 @@ def main() -> None:
         base_time = base_time or t.seconds
         size = shape.read(store.bytes_per_token)
         print(
-            f"{name:26s} T{tuning.tile:<4d} w{tuning.warps} st{tuning.stages} sp{tuning.splits or 0:<4d} {t.seconds * 1e6:9.1f} us "
+            f"{name:26s} T{tuning.tile:<4d} w{tuning.warps} st{tuning.stages} sp{tuning.splits or 0:<4d} r{tuning.registers or 0:<4d}{t.seconds * 1e6:9.1f} us "
             f"{size / t.seconds / 1e9:6.0f} GB/s {size / t.seconds / copy:5.3f} of copy, {t.seconds / base_time:5.3f} of first, "
             f"spread {t.spread:.3f}",
             flush=True,

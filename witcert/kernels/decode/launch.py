@@ -80,12 +80,16 @@ class DecodeOutput:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How the work is cut: tokens of a tile, warps of a program, pipeline stages, splits of a sequence (None: choose)."""
+    """How the work is cut: tokens of a tile, warps of a program, pipeline stages, splits of a sequence (None: choose).
+
+    registers : most registers of a thread, or None for the compiler's choice.
+    """
 
     tile: int = 32
     warps: int = 1
     stages: int = 3
     splits: int | None = None
+    registers: int | None = None
 
     def __post_init__(self) -> None:
         if self.warps not in (1, 2, 4, 8):
@@ -242,13 +246,14 @@ def decode(
     def or_q(x: Tensor | None) -> Tensor:
         return q if x is None else x
 
+    words = torch.int32 if d == 64 else torch.int64  # two or four scales
     pool = store if isinstance(store, PackedStore) else None
     stage1_kernel[(splits, store.kv_heads, batch)](
         q,
-        store.k if isinstance(store, ExactStore) else store.k_code,
-        or_q(pool and pool.k_scale),
-        store.v if isinstance(store, ExactStore) else store.v_code.view(torch.int32),
-        or_q(pool and pool.v_scale),
+        store.k if isinstance(store, ExactStore) else store.k_code if dither is None else store.k_code.view(torch.int32),
+        or_q(pool and pool.k_scale.view(words)),
+        (store.v if isinstance(store, ExactStore) else store.v_code).view(torch.int32),
+        or_q(pool and pool.v_scale.view(words)),
         or_q(store.witness),
         or_q(pool and pool.k_outlier),
         or_q(pool and pool.outlier_channels),
@@ -263,7 +268,7 @@ def decode(
         NB=store.witness.shape[-1] if kind == 1 and store.witness is not None else 16,
         ADJACENT=isinstance(meter, BandMeter) and meter.pairing == "adjacent", CAP=softcap is not None,
         WARPS=tuning.warps, INTERPRET=INTERPRET, STAGES=tuning.stages,
-        num_warps=tuning.warps, enable_fp_fusion=False,
+        num_warps=tuning.warps, enable_fp_fusion=False, maxnreg=tuning.registers,
     )  # fmt: skip
     stage2_kernel[(batch * heads,)](
         part, stat, or_q(sinks), out, lse, log_a, c_max, value, splits, batch * heads, inflate,

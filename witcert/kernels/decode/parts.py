@@ -14,6 +14,7 @@ import triton.language as tl
 
 __all__ = [
     "capped",
+    "codes_and_dither",
     "codes_to_half",
     "dithered_to_half",
     "draw",
@@ -21,7 +22,7 @@ __all__ = [
     "fold_sum",
     "join_words",
     "pow2",
-    "word_bytes",
+    "word_halves",
 ]
 
 
@@ -78,33 +79,62 @@ def draw(k0, k1, c0, c1, c2, c3, ROUNDS: tl.constexpr):
 
 
 @triton.jit
-def _spread(word, T: tl.constexpr, C: tl.constexpr):
-    """Each 32-bit word four times in a row, int32 [T, C / 4] -> [T, C / 4, 4]; in registers this moves nothing."""
-    return tl.broadcast_to(tl.reshape(word, (T, C // 4, 1)).to(tl.int32, bitcast=True), (T, C // 4, 4))
+def _spread(words):
+    """Each 32-bit word four times, int32 [..., 2, 2], next to each other in the registers of one thread.
+
+    ``join`` puts its two arguments into neighbouring registers, which a broadcast does not promise; the PTX below takes
+    its elements four at a time in the order of registers. It is marked impure so that no pass gives it another order.
+    """
+    words = words.to(tl.int32, bitcast=True)
+    return tl.join(tl.join(words, words), tl.join(words, words))
 
 
 @triton.jit
-def _byte(spread):
-    """Byte i of entry i of the last axis, 0..255, as float32 (for the interpreter)."""
-    shift = (tl.arange(0, 4) * 8)[None, None, :]
+def _bytes(spread):
+    """Byte 2 i + j of entry (i, j) of the last axes, 0..255, as float32 (for the interpreter)."""
+    i = tl.arange(0, 2)
+    shift = i[:, None] * 16 + i[None, :] * 8  # [2, 2]
     return ((spread >> shift) & 0xFF).to(tl.float32)
 
 
 @triton.jit
-def join_words(w0, w1, w2, w3, T: tl.constexpr, C: tl.constexpr):
-    """The words of T x C/16 draws in channel order: four [T, C / 16] -> uint32 [T, C / 4]."""
-    return tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (T, C // 4))  # entry (i, j) is word 2 i + j
+def join_words(w0, w1, w2, w3):
+    """The words of draws in order: four [T, blocks] -> [T, blocks, 2, 2], entry (i, j) is word 2 i + j."""
+    return tl.join(tl.join(w0, w2), tl.join(w1, w3))
 
 
 @triton.jit
-def word_bytes(words, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
-    """The bytes of 32-bit words [T, C / 4] in order, as int8 [T, C]."""
-    spread = _spread(words, T, C)
+def codes_and_dither(words, dither, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
+    """Codes and dither bytes as operands: loaded words of codes [T, C / 4] and draws, both as int8 [T, C].
+
+    The two go through one operation because the layout of registers follows what was loaded.
+    """
+    spread = _spread(words)  # [T, C / 4, 2, 2]
+    drawn = _spread(tl.reshape(dither, (T, C // 4)))
     if INTERPRET:
-        return tl.reshape(_byte(spread).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
-    # Four elements a call, all from the same word: its four bytes are the result.
-    packed = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [spread], dtype=tl.int8, is_pure=True, pack=4)
-    return tl.reshape(packed, (T, C))
+        code = tl.reshape(_bytes(spread).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
+        return code, tl.reshape(_bytes(drawn).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
+    # Four elements a call, all the same word: its four bytes are the result.
+    code, byte = tl.inline_asm_elementwise(
+        "mov.b32 $0, $2; mov.b32 $1, $6;", "=r,=r,r,r,r,r,r,r,r,r", [spread, drawn],
+        dtype=(tl.int8, tl.int8), is_pure=False, pack=4,
+    )  # fmt: skip
+    return tl.reshape(code, (T, C)), tl.reshape(byte, (T, C))
+
+
+@triton.jit
+def word_halves(words, T: tl.constexpr, C: tl.constexpr, DTYPE: tl.constexpr, INTERPRET: tl.constexpr):
+    """The 16-bit floats of 32-bit words [T, C / 2] in order, as DTYPE [T, C].
+
+    Loaded as 16-bit floats, a tile that is only turned and multiplied would stay in registers from one iteration to the
+    next; with this in between, the compiler's pipeline stages it in shared memory.
+    """
+    spread = tl.join(words, words)  # [T, C / 2, 2]
+    if INTERPRET:
+        shift = (tl.arange(0, 2) * 16)[None, None, :]
+        return tl.reshape((spread >> shift).to(tl.int16).to(DTYPE, bitcast=True), (T, C))
+    half = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [spread], dtype=tl.int16, is_pure=False, pack=2)
+    return tl.reshape(half, (T, C)).to(DTYPE, bitcast=True)
 
 
 @triton.jit
@@ -117,11 +147,11 @@ def twice(x):
 @triton.jit
 def codes_to_half(words, scale, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
     """scale * code, one rounding: words of four int8 codes [T, C / 4], float16 [T] -> float16 [T, C]."""
-    spread = _spread(words, T, C)
+    spread = _spread(words)  # [T, C / 4, 2, 2]
     if INTERPRET:
-        code = tl.where(_byte(spread) >= 128.0, _byte(spread) - 256.0, _byte(spread))
-        return tl.reshape((code * scale.to(tl.float32)[:, None, None]).to(tl.float16), (T, C))
-    both = tl.broadcast_to(twice(scale)[:, None, None], (T, C // 4, 4))
+        code = tl.where(_bytes(spread) >= 128.0, _bytes(spread) - 256.0, _bytes(spread))
+        return tl.reshape((code * scale.to(tl.float32)[:, None, None, None]).to(tl.float16), (T, C))
+    both = tl.broadcast_to(twice(scale)[:, None, None, None], (T, C // 4, 2, 2))
     half = tl.inline_asm_elementwise(
         """{
         .reg .b32 t, u, v, c;
@@ -134,27 +164,27 @@ def codes_to_half(words, scale, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.
         mul.rn.f16x2 $0, u, $6;
         mul.rn.f16x2 $1, v, $6;
         }""",
-        "=r,=r,r,r,r,r,r,r,r,r", [spread, both], dtype=tl.float16, is_pure=True, pack=4,
+        "=r,=r,r,r,r,r,r,r,r,r", [spread, both], dtype=tl.float16, is_pure=False, pack=4,
     )  # fmt: skip
     return tl.reshape(half, (T, C))
 
 
 @triton.jit
 def dithered_to_half(words, dither, scale, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
-    """scale * (code - xi), two roundings: words of codes and of dither [T, C / 4], float16 [T] -> float16 [T, C].
+    """scale * (code - xi), two roundings: words of codes [T, C / 4], draws, float16 [T] -> float16 [T, C].
 
     code - xi = (code - byte / 256) + 255 / 512.
     """
-    spread = _spread(words, T, C)
-    drawn = _spread(dither, T, C)
+    spread = _spread(words)  # [T, C / 4, 2, 2]
+    drawn = _spread(tl.reshape(dither, (T, C // 4)))
     offset = (scale.to(tl.float32) * 0.498046875).to(tl.float16)
     if INTERPRET:
-        code = tl.where(_byte(spread) >= 128.0, _byte(spread) - 256.0, _byte(spread))
-        fine = (code - _byte(drawn) * 0.00390625).to(tl.float16).to(tl.float32)
-        exact = fine * scale.to(tl.float32)[:, None, None] + offset.to(tl.float32)[:, None, None]
+        code = tl.where(_bytes(spread) >= 128.0, _bytes(spread) - 256.0, _bytes(spread))
+        fine = (code - _bytes(drawn) * 0.00390625).to(tl.float16).to(tl.float32)
+        exact = fine * scale.to(tl.float32)[:, None, None, None] + offset.to(tl.float32)[:, None, None, None]
         return tl.reshape(exact.to(tl.float16), (T, C))
-    both = tl.broadcast_to(twice(scale)[:, None, None], (T, C // 4, 4))
-    shift = tl.broadcast_to(twice(offset)[:, None, None], (T, C // 4, 4))
+    both = tl.broadcast_to(twice(scale)[:, None, None, None], (T, C // 4, 2, 2))
+    shift = tl.broadcast_to(twice(offset)[:, None, None, None], (T, C // 4, 2, 2))
     half = tl.inline_asm_elementwise(
         """{
         .reg .b32 t, u, v, a, b, c;
@@ -171,6 +201,6 @@ def dithered_to_half(words, dither, scale, T: tl.constexpr, C: tl.constexpr, INT
         fma.rn.f16x2 $0, u, $10, $14;
         fma.rn.f16x2 $1, v, $10, $14;
         }""",
-        "=r,=r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r", [spread, drawn, both, shift], dtype=tl.float16, is_pure=True, pack=4,
+        "=r,=r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r,r", [spread, drawn, both, shift], dtype=tl.float16, is_pure=False, pack=4,
     )  # fmt: skip
     return tl.reshape(half, (T, C))

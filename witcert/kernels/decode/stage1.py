@@ -26,6 +26,7 @@ import triton.language as tl
 
 from witcert.kernels.decode.parts import (
     capped,
+    codes_and_dither,
     codes_to_half,
     dithered_to_half,
     draw,
@@ -33,7 +34,7 @@ from witcert.kernels.decode.parts import (
     fold_sum,
     join_words,
     pow2,
-    word_bytes,
+    word_halves,
 )
 from witcert.kernels.rounding import ru16
 
@@ -46,6 +47,23 @@ def _operand(x, INTERPRET: tl.constexpr):
         if x.dtype == tl.bfloat16:
             return x.to(tl.float32)
     return x
+
+
+@triton.jit
+def _scale_words(ptr, at, valid, NG: tl.constexpr):
+    """The scales of each row as they are stored, in words of two (d = 64) or four float16: a tuple of int [T]."""
+    SW: tl.constexpr = 1 if NG <= 4 else NG // 4
+    words = ()
+    for i in tl.static_range(SW):
+        words = words + (tl.load(ptr + at * SW + i, mask=valid, other=0),)
+    return words
+
+
+@triton.jit
+def _scale(words, g: tl.constexpr):
+    """Scale of group g, float16 [T]."""
+    bits = (words[g // 4] >> (16 * (g % 4))).to(tl.int16)
+    return bits.to(tl.float16, bitcast=True)
 
 
 @triton.jit
@@ -190,13 +208,19 @@ def stage1_kernel(
     for start in tl.range(begin, end, T, num_stages=STAGES):
         position = start + tl.arange(0, T)  # [T]
         valid = position < end
-        page = tl.load(page_ptr + row.to(tl.int64) * page_stride + position // PAGE, mask=valid, other=0).to(tl.int64)
-        if PACKED:
-            at = (page * HKV + kv_head) * PAGE + position % PAGE  # [T], row of the store
+        if PAGE == 16:
+            index = position >> 4
+            within = position & 15
         else:
-            at = (page * PAGE + position % PAGE) * HKV + kv_head
+            index = position
+            within = 0
+        page = tl.load(page_ptr + row.to(tl.int64) * page_stride + index, mask=valid, other=0).to(tl.int64)
+        if PACKED:
+            at = (page * HKV + kv_head) * PAGE + within  # [T], row of the store
+        else:
+            at = (page * PAGE + within) * HKV + kv_head
         if DITHER_K or DITHER_V:
-            slot = page * PAGE + position % PAGE
+            slot = page * PAGE + within
             epoch = tl.load(epoch_ptr + slot, mask=valid, other=0).to(tl.uint32, bitcast=True)
             slot32 = slot.to(tl.uint32)
 
@@ -205,21 +229,24 @@ def stage1_kernel(
             logit = tl.zeros((T, GP), tl.float32)
             step = tl.zeros((T, GP), tl.float32)
             square = tl.zeros((T, GP), tl.float32)
+            scales = _scale_words(ks_ptr, at, valid, NG)
             for g in tl.static_range(NG):
-                channel32 = g * 32 + tl.arange(0, 32)
-                code = tl.load(k_ptr + at[:, None] * D + channel32[None, :], mask=valid[:, None], other=0)  # [T, 32]
-                scale = tl.load(ks_ptr + at * NG + g, mask=valid, other=0.0).to(tl.float32)  # [T]
+                scale = _scale(scales, g).to(tl.float32)  # [T]
                 if DITHER_K:
+                    word = g * 8 + tl.arange(0, 8)
+                    codes = tl.load(k_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
                     block = (g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2]
                     w0, w1, w2, w3 = draw(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
                     )
-                    words = join_words(w0, w1, w2, w3, T, 32) ^ 0x7F7F7F7F  # [T, 8]
-                    byte = word_bytes(words, T, 32, INTERPRET)  # [T, 32]
+                    words = join_words(w0, w1, w2, w3) ^ 0x7F7F7F7F  # [T, 2, 2, 2]
+                    code, byte = codes_and_dither(codes, words, T, 32, INTERPRET)  # [T, 32] each
                     fine = tl.dot(byte, q_high[g], out_dtype=tl.int32) * 256 + q_constant[g][None, :]
                     fine = tl.dot(byte, q_low[g], fine, out_dtype=tl.int32) >> 8
                     product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256 + fine
                 else:
+                    channel = g * 32 + tl.arange(0, 32)
+                    code = tl.load(k_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0)  # [T, 32]
                     product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256
                 product = tl.dot(code, q_low[g], product, out_dtype=tl.int32)
                 logit = tl.fma(scale[:, None] * q_unit[g][None, :], product.to(tl.float32), logit)
@@ -281,13 +308,14 @@ def stage1_kernel(
             c0 = tl.maximum(c0, fold_max(bound, T, GP, WARPS))
 
         # ---- values
-        weight = p.to(tl.float16) if PACKED else p.to(v_ptr.dtype.element_ty)  # [T, GP]
+        weight = p.to(tl.float16) if PACKED else p.to(k_ptr.dtype.element_ty)  # [T, GP]
         if PACKED:
             new = ()
+            scales = _scale_words(vs_ptr, at, valid, NG)
             for g in tl.static_range(NG):
                 word = g * 8 + tl.arange(0, 8)
                 codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
-                s = tl.load(vs_ptr + at * NG + g, mask=valid, other=0.0).to(tl.float32)  # [T]
+                s = _scale(scales, g).to(tl.float32)  # [T]
                 # 127 * 515.5 is within float16
                 s = tl.where(s < float("inf"), tl.minimum(s, 515.5), float("nan")).to(tl.float16)
                 if DITHER_V:
@@ -295,13 +323,15 @@ def stage1_kernel(
                     w0, w1, w2, w3 = draw(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
                     )
-                    v = dithered_to_half(codes, join_words(w0, w1, w2, w3, T, 32), s, T, 32, INTERPRET)  # [T, 32]
+                    v = dithered_to_half(codes, join_words(w0, w1, w2, w3), s, T, 32, INTERPRET)  # [T, 32]
                 else:
                     v = codes_to_half(codes, s, T, 32, INTERPRET)
                 new = new + (tl.dot(tl.trans(v), weight, acc[g] * alpha[None, :]),)
             acc = new
         else:
-            v = tl.load(v_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0.0)  # [T, D]
+            word = tl.arange(0, D // 2)
+            pair = tl.load(v_ptr + at[:, None] * (D // 2) + word[None, :], mask=valid[:, None], other=0)  # [T, D / 2]
+            v = word_halves(pair, T, D, k_ptr.dtype.element_ty, INTERPRET)  # [T, D]
             v = tl.trans(_operand(v, INTERPRET))
             acc = (tl.dot(v, _operand(weight, INTERPRET), acc[0] * alpha[None, :]),)
 
