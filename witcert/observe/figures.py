@@ -15,6 +15,19 @@ from witcert.observe.job import Results
 from witcert.observe.measure import SchemeCells
 
 DOMAIN_COLOURS = {"natural": "#1b6ca8", "code": "#d9822b", "recall": "#3a8f5c"}
+_CURVES = (
+    "#1b6ca8",
+    "#d9822b",
+    "#3a8f5c",
+    "#b3261e",
+    "#7a4fa3",
+    "#7c5a3a",
+    "#d65f9e",
+    "#5f6b76",
+    "#a8a13a",
+    "#2aa3b5",
+    "#111827",
+)
 _FLOOR = 1e-8  # TV below this is drawn at the left edge: it is zero for every practical purpose
 
 
@@ -60,6 +73,17 @@ def _best(run: SchemeCells) -> int:
     return len(run.meters) - 1
 
 
+def _moved(results: Results) -> dict[str, list[SchemeCells]]:
+    """The schemes that move any attention at all; all of them if none does."""
+    groups = _by_scheme(results)
+    return {n: r for n, r in groups.items() if any(bool((x.tv > 0).any()) for x in r)} or groups
+
+
+def _line(i: int) -> dict[str, Any]:
+    """Colour and width of the i-th of up to a dozen curves that can be told apart."""
+    return {"color": _CURVES[i % len(_CURVES)], "lw": 1.6}
+
+
 def _grid(plt: Any, n: int, width: float = 3.0, height: float = 2.7, columns: int = 4) -> tuple[Any, list[Any]]:
     columns = min(columns, n)
     rows = math.ceil(n / columns)
@@ -76,43 +100,50 @@ def _colour(domain: str) -> str:
     return DOMAIN_COLOURS.get(domain, "#7a4fa3")
 
 
+def _floor(values: list[np.ndarray[Any, Any]]) -> float:
+    """A power of ten below all but the smallest half percent of the positive values: where the axes begin."""
+    positive = np.concatenate([v[v > 0] for v in values])
+    return float(10.0 ** np.floor(np.log10(np.quantile(positive, 0.005)))) if positive.size else _FLOOR
+
+
 def scatter(results: Results, plt: Any) -> Any:
     """Meter against true TV, one panel a scheme, log-log, with the line y = x."""
-    groups = {n: r for n, r in _by_scheme(results).items() if any(bool((x.tv > 0).any()) for x in r)}
+    groups = _moved(results)
     figure, axes = _grid(plt, len(groups))
     rng = np.random.default_rng(0)
+    floor = max(_FLOOR, _floor([r.tv.numpy() for runs in groups.values() for r in runs]))
+    domains = list(results.about["texts"])
     for ax, (name, runs) in zip(axes, groups.items(), strict=True):
-        for run in runs:
-            tv, meter = run.tv.flatten().numpy(), _meter(run).ravel()
-            keep = rng.permutation(tv.size)[:2500]
-            ax.scatter(
-                np.maximum(tv[keep], _FLOOR),
-                np.maximum(meter[keep], _FLOOR),
-                s=3,
-                alpha=0.25,
-                linewidths=0,
-                color=_colour(run.domain),
-                label=run.domain,
-                rasterized=True,
-            )
-        ax.plot([_FLOOR, 1], [_FLOOR, 1], color="black", lw=1)
-        ax.fill_between([_FLOOR, 1], [_FLOOR, 1], _FLOOR, color="#c0392b", alpha=0.07, lw=0)
+        tv = np.concatenate([r.tv.flatten().numpy() for r in runs])
+        meter = np.concatenate([_meter(r).ravel() for r in runs])
+        colours = np.repeat([_colour(r.domain) for r in runs], [r.tv.numel() for r in runs])
+        keep = rng.permutation(tv.size)[:6000]  # one shuffled cloud, so that no domain hides another
+        ax.scatter(
+            np.maximum(tv[keep], floor),
+            np.maximum(meter[keep], floor),
+            s=3,
+            alpha=0.3,
+            linewidths=0,
+            c=colours[keep],
+            rasterized=True,
+        )
+        ax.plot([floor, 1], [floor, 1], color="black", lw=1)
+        ax.fill_between([floor, 1], [floor, 1], floor, color="#c0392b", alpha=0.07, lw=0)
         ax.axhline(results.config.tau, color="#7f8c8d", lw=0.9, ls="--")
-        ax.set(xscale="log", yscale="log", xlim=(_FLOOR, 1.3), ylim=(_FLOOR, 1.6), title=name)
+        ax.set(xscale="log", yscale="log", xlim=(floor, 1.3), ylim=(floor, 1.6), title=name)
     figure.supxlabel("true total variation of the cell")
     figure.supylabel("meter (proved, any query)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), markerscale=4)
-    for handle in legend.legend_handles:
-        handle.set_alpha(1)
+    marks = [plt.Line2D([], [], marker="o", ls="", color=_colour(d), label=d) for d in domains]
+    marks.append(plt.Line2D([], [], color="#7f8c8d", ls="--", lw=0.9, label=f"threshold {results.config.tau:g}"))
+    figure.legend(handles=marks, loc="outside upper center", ncols=len(marks))
     return figure
 
 
 def tightness(results: Results, plt: Any) -> Any:
     """Distribution of meter / TV, one curve a scheme; solid the deterministic meter, dashed the dithered one."""
     figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
-    groups = _by_scheme(results)
-    colours = plt.get_cmap("tab20")
+    groups = _moved(results)
+    far = 10.0
     for i, (name, runs) in enumerate(groups.items()):
         for index, style in ((0, "-"), (_best(runs[0]), "--")):
             if style == "--" and index == 0:
@@ -121,7 +152,8 @@ def tightness(results: Results, plt: Any) -> Any:
             ratio = np.sort(np.concatenate([_meter(r, index).ravel() for r in runs])[tv > 1e-12] / tv[tv > 1e-12])
             if ratio.size:
                 suffix = "" if style == "-" else " (proved-nonadaptive)"
-                ax.plot(ratio, np.linspace(0, 1, ratio.size), style, color=colours(i % 20), lw=1.5, label=name + suffix)
+                ax.plot(ratio, np.linspace(0, 1, ratio.size), style, **_line(i), label=name + suffix)
+                far = max(far, float(np.quantile(ratio, 0.98)))
     ax.axvline(1, color="black", lw=1)
     ax.set(
         xscale="log",
@@ -129,7 +161,7 @@ def tightness(results: Results, plt: Any) -> Any:
         ylabel="share of cells",
         ylim=(0, 1),
     )
-    ax.set_xlim(left=0.7)
+    ax.set_xlim(0.7, far)
     ax.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -141,7 +173,6 @@ def roc(results: Results, plt: Any) -> Any:
     except ImportError as e:
         raise MissingExtraError("the ROC figure needs scikit-learn: pip install 'witcert[report]'") from e
     figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
-    colours = plt.get_cmap("tab20")
     without = []
     for i, (name, runs) in enumerate(_by_scheme(results).items()):
         danger = np.concatenate([(r.tv > results.config.tau).flatten().numpy() for r in runs])
@@ -151,7 +182,7 @@ def roc(results: Results, plt: Any) -> Any:
             continue
         fpr, tpr, _ = roc_curve(danger, score)
         auc = roc_auc_score(danger, score)
-        ax.plot(fpr, tpr, lw=1.5, color=colours(i % 20), label=f"{name}: AUC {auc:.3f}, {danger.mean():.1%} dangerous")
+        ax.plot(fpr, tpr, **_line(i), label=f"{name}: AUC {auc:.3f}, {danger.sum():,} of {danger.size:,} dangerous")
     ax.plot([0, 1], [0, 1], color="#7f8c8d", lw=0.9, ls="--")
     ax.set(
         xlabel="false alarms (share of harmless cells)",
@@ -204,28 +235,31 @@ def heatmap(results: Results, plt: Any) -> Any:
 
 def along(results: Results, plt: Any) -> Any:
     """Median and 90th percentile of meter and TV along the sequence, one panel a scheme."""
-    groups = _by_scheme(results)
+    groups = _moved(results)
     figure, axes = _grid(plt, len(groups))
+    floor = max(
+        _FLOOR, _floor([np.median(r.tv.flatten(0, 1).numpy(), axis=0) for runs in groups.values() for r in runs])
+    )
     for ax, (name, runs) in zip(axes, groups.items(), strict=True):
         for run in runs:
             x = run.positions.numpy()
             value = _meter(run, _best(run)).reshape(-1, len(x))
             tv = run.tv.numpy().reshape(-1, len(x))
             colour = _colour(run.domain)
-            ax.plot(x, np.maximum(np.median(value, axis=0), _FLOOR), color=colour, lw=1.4, label=f"{run.domain}: meter")
+            ax.plot(x, np.maximum(np.median(value, axis=0), floor), color=colour, lw=1.4, label=f"{run.domain}: meter")
             ax.fill_between(
                 x,
-                np.maximum(np.median(value, axis=0), _FLOOR),
-                np.maximum(np.quantile(value, 0.9, axis=0), _FLOOR),
+                np.maximum(np.median(value, axis=0), floor),
+                np.maximum(np.quantile(value, 0.9, axis=0), floor),
                 color=colour,
                 alpha=0.15,
                 lw=0,
             )
             ax.plot(
-                x, np.maximum(np.median(tv, axis=0), _FLOOR), color=colour, lw=1, ls=":", label=f"{run.domain}: true TV"
+                x, np.maximum(np.median(tv, axis=0), floor), color=colour, lw=1, ls=":", label=f"{run.domain}: true TV"
             )
         ax.axhline(results.config.tau, color="#7f8c8d", lw=0.9, ls="--")
-        ax.set(yscale="log", title=name, ylim=(_FLOOR, 1.6))
+        ax.set(yscale="log", title=name, ylim=(floor / 2, 1.6))
     figure.supxlabel("query position (tokens in the cache)")
     figure.supylabel("total variation: meter (median to 90th pct.), truth (median)")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -249,7 +283,7 @@ def looseness(results: Results, plt: Any) -> Any:
         ax.barh(names, width, left=left, color=colour, label=label, height=0.7)
         left = left + width
     ax.set(xlabel="median distance from true TV to the meter, in powers of ten")
-    ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.22 if len(rows) > 4 else 1.5), ncols=3)
+    figure.legend(fontsize=8, loc="outside upper center", ncols=3)
     ax.grid(axis="y", visible=False)
     return figure
 
