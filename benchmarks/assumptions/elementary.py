@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from benchmarks.assumptions.record import Finding
+from witcert.kernels.dither_int8_write.kernel import quotient, reciprocal
 
 __all__ = ["findings"]
 
@@ -34,11 +35,11 @@ def _unary(x_ptr, out_ptr, OP: tl.constexpr, BLOCK: tl.constexpr):
     elif OP == "sqrt_rn":
         y = tl.sqrt_rn(x)
     elif OP == "over_127":
-        y = tl.div_rn(x, tl.full(x.shape, 127.0, tl.float32))
+        y = quotient(x, 127.0, 1.0 / 127.0)
     elif OP == "over_126.5":
-        y = tl.div_rn(x, tl.full(x.shape, 126.5, tl.float32))
+        y = quotient(x, 126.5, 1.0 / 126.5)
     else:
-        y = tl.div_rn(tl.full(x.shape, 1.0, tl.float32), x)
+        y = reciprocal(x)
     tl.store(out_ptr + at, y)
 
 
@@ -127,22 +128,21 @@ def roots() -> Iterator[Finding]:
 def divisions() -> Iterator[Finding]:
     """Divisions of the write kernels by their constants, reciprocals of every scale, and Triton's own division."""
     for divisor in (126.5, 127.0):
-        first = _bits(divisor * NORMAL) // 2048 * 2048 + 2048
+        last = _bits(65504.0 * 128.0)
         worst, count = worst_over(
             f"over_{divisor:g}",
-            [(first, 0x7F800000)],
+            [(_bits(2.0**-50), last)],
             lambda x, by=divisor: x / by,
             differs,  # type: ignore[misc]
         )
         yield Finding(
-            f"DIV_RN by {divisor:g}", "tl.div_rn is correctly rounded (1: not)",
-            "every float32 with a normal quotient", count, worst, 0.0,
+            f"QUOTIENT by {divisor:g}", "the quotient of a maximum is correctly rounded (1: not)",
+            "every float32 from 2^-50 to 2^23", count, worst, 0.0,
         )  # fmt: skip
-    halves = torch.arange(2048, 0x7800, device="cuda").to(torch.int16).view(torch.float16).float()
-    halves = torch.cat((torch.arange(1, 2049, device="cuda").to(torch.int16).view(torch.float16).float(), halves))
-    wrong = differs(apply("reciprocal", halves).double(), 1.0 / halves.double())
-    yield Finding("DIV_RN reciprocal", "1/s is correctly rounded (1: not)", "every positive float16 below 32768",
-                  halves.numel(), float(wrong.max()), 0.0)  # fmt: skip
+    halves = torch.arange(0x7C00, device="cuda").clamp_min(1).to(torch.int16).view(torch.float16).float()
+    error = (apply("reciprocal", halves).double() * halves.double() - 1.0).abs()
+    yield Finding("RECIPROCAL", "relative error of the inverse of a scale", "every positive float16", halves.numel() - 1,
+                  float(error.max()), 2.0**-23)  # fmt: skip
     worst, count = 0.0, 0
     generator = torch.Generator("cuda").manual_seed(20261129)
     for _ in range(8):

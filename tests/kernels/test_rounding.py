@@ -80,12 +80,15 @@ def test_operations_are_upper_bounds() -> None:
 
 
 def test_next_up_of_what_is_not_finite() -> None:
-    a = torch.tensor([math.nan, math.inf, 3.4028234663852886e38], device=DEVICE)
-    out = [torch.empty(3, device=DEVICE) for _ in range(4)]
-    _directed[(1,)](a, a, *out, 3, BLOCK=4)
+    """Also NaNs of every payload, the largest included, which is what the hardware produces."""
+    payloads = torch.tensor([0x7FFFFFFF, 0x7F800001, 0x7FC00000, -1], dtype=torch.int32).view(torch.float32)
+    a = torch.cat((payloads, torch.tensor([math.inf, 3.4028234663852886e38]))).to(DEVICE)
+    out = [torch.empty(6, device=DEVICE) for _ in range(4)]
+    _directed[(1,)](a, a, *out, 6, BLOCK=8)
     for got in out[0], out[1], out[3]:
-        assert got.tolist() == [math.inf] * 3
-    assert out[2].tolist()[:2] == [math.inf] * 2
+        assert got.tolist() == [math.inf] * 6
+    assert out[2].tolist()[:5] == [math.inf] * 5
+    assert device_ru16(a.cpu()).tolist() == [math.inf] * 6
 
 
 @pytest.mark.gpu

@@ -1,7 +1,7 @@
 """Directed rounding in Triton: how every bound that a kernel stores or inflates is rounded up.
 
-``ru16`` follows theorems ``ru16_ge`` and ``ru16_lt_next`` (an exact integer model of binary16); it works on the bits
-and needs nothing of the hardware but integer arithmetic. ``next_up`` is one step on the float32 grid: a basic operation
+``ru16`` follows theorems ``ru16_ge`` and ``ru16_lt_next`` (an exact integer model of binary16); it works on the bits,
+and below 2^-14 on one addition rounded to nearest. ``next_up`` is one step on the float32 grid: a basic operation
 that rounds to nearest is within half a step of the exact result, so ``next_up`` of it is an upper bound.
 
 The derivations, and the assumption behind each, are listed in ``docs/error-budget.md``.
@@ -30,15 +30,14 @@ def ru16_bits(x):
     The sign is ignored: -0.0 is 0, and a negative x is rounded as |x|, which is only larger.
     """
     bits = magnitude_bits(x)
-    exponent = bits >> 23
-    # value = significand * 2^(max(exponent, 1) - 150); below 2^-14 a float16 code counts units of 2^-24.
-    significand = (bits & 0x7FFFFF) | tl.where(exponent > 0, 0x800000, 0)
-    shift = tl.minimum(tl.maximum(126 - exponent, 13), 24)
-    subnormal = (significand + ((1 << shift) - 1)) >> shift
-    subnormal = tl.where(exponent < 102, tl.where(bits > 0, 1, 0), subnormal)
-    normal = ((bits + 0x1FFF) >> 13) - 114688  # 112 << 10, the difference of the exponent biases
-    code = tl.where(exponent < 113, subnormal, normal)
-    return tl.where(bits > 0x477FE000, 0x7C00, code)  # 65504.0, the largest float16
+    # At least 2^-14: drop 13 bits of the significand, upward; 0x47800000 is 65536.0, 114688 the bias difference << 10.
+    normal = ((tl.minimum(bits, 0x47800000) + 0x1FFF) >> 13) - 114688
+    # Below, a code counts units of 2^-24, which is the last bit of the float32 in [1/2, 1): the nearest count, or the
+    # next one where that is less than x.
+    size = bits.to(tl.float32, bitcast=True)
+    shifted = size + 0.5
+    count = shifted.to(tl.int32, bitcast=True) - 0x3F000000 + (shifted - 0.5 < size).to(tl.int32)
+    return tl.where(bits < 0x38800000, count, normal)
 
 
 @triton.jit
@@ -50,8 +49,8 @@ def ru16(x):
 @triton.jit
 def next_up(x):
     """The next float32 above x >= 0, at least 2^-126 (which covers a flushed subnormal); NaN and infinity: +inf."""
-    bits = tl.maximum(magnitude_bits(x) + 1, 0x00800000)
-    return tl.minimum(bits, 0x7F800000).to(tl.float32, bitcast=True)
+    bits = tl.minimum(magnitude_bits(x), 0x7F7FFFFF) + 1  # infinity and every NaN, whatever its payload, too
+    return tl.maximum(bits, 0x00800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from witcert.kernels.dither_int8_write.kernel import quotient
+from witcert.kernels.dither_int8_write.kernel import quotient, reciprocal
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -17,7 +17,7 @@ def _quotient(x_ptr, s_ptr, out_ptr, count, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < count, other=1.0).to(tl.float32)
     s = tl.load(s_ptr + at, mask=at < count, other=1.0).to(tl.float32)
-    tl.store(out_ptr + at, quotient(x, s, tl.div_rn(tl.full(s.shape, 1.0, tl.float32), s)), mask=at < count)
+    tl.store(out_ptr + at, quotient(x, s, reciprocal(s)), mask=at < count)
 
 
 def device_quotient(x: Tensor, s: Tensor) -> Tensor:

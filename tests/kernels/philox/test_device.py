@@ -55,7 +55,7 @@ def _words(counter, out, low, high, seed, count, ROUNDS: tl.constexpr, BLOCK: tl
 @triton.jit
 def _dither(
     slots, epochs, out, values, tile, low, high, layer, head, side,
-    D: tl.constexpr, T: tl.constexpr, ROUNDS: tl.constexpr,
+    D: tl.constexpr, T: tl.constexpr, ROUNDS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     row = tl.arange(0, T)
     slot = tl.load(slots + row)
@@ -67,7 +67,7 @@ def _dither(
     at = row[:, None] * D + tl.arange(0, D)[None, :]
     tl.store(out + at, byte.to(tl.int32))
     tl.store(values + at, dither_value(byte))
-    tl.store(tile + at, dither_tile(w0, w1, w2, w3, T, D))
+    tl.store(tile + at, dither_tile(w0, w1, w2, w3, T, D, INTERPRET))
 
 
 def device_words(counter: Tensor, key: int, rounds: int) -> Tensor:
@@ -108,7 +108,7 @@ def test_same_bytes_in_channel_order(head_dim: int, side: str, rounds: int) -> N
     values, tile = (torch.empty(8, head_dim, device=DEVICE) for _ in range(2))
     key = Dither(2**64 - 3, 0).words
     arguments = (slots.to(DEVICE), epochs.to(DEVICE), out, values, tile, *key, 65535, 65534, int(side == "v"))
-    _dither[(1,)](*arguments, D=head_dim, T=8, ROUNDS=rounds)
+    _dither[(1,)](*arguments, D=head_dim, T=8, ROUNDS=rounds, INTERPRET=DEVICE == "cpu")
     expected = dither(site, 1, head_dim, rounds)[0]
     assert torch.equal(out.cpu().long(), expected)
     assert torch.equal(values.cpu(), xi(expected))

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.kernels.stores import DEVICE, hard_tokens, some_slots
 from witcert.errors import InputError
 from witcert.kernels.witness_write import witness_write
-from witcert.kernels.witness_write.budget import UNIT, write_factors
+from witcert.kernels.witness_write.budget import SQRT, UNIT, write_factors
 from witcert.kernels.witness_write.reference import witness_write_reference
 from witcert.schemes import get
 from witcert.witness import Bands
@@ -117,10 +117,10 @@ def test_any_scheme(scheme: str) -> None:
 def test_factors_pay_for_every_rounding() -> None:
     for channels in (4, 8, 16, 32):
         factor, key = write_factors(channels, 0.25)
-        lost = (1 - UNIT) ** (channels + 4 + 6)  # squared: under the root twice
+        lost = (1 - UNIT) ** (channels + 2 + 4) * (1 - SQRT) ** 2  # squared
         assert Fraction(factor) ** 2 * lost >= (1 + Fraction(1, 2**20)) ** 2
         assert Fraction(key) ** 2 * lost >= Fraction(1, 16)
-        assert factor < 1 + 2.0**-18
+        assert factor < 1 + 2.0**-17
         assert write_factors(channels, 0.0)[1] == 0.0
 
 

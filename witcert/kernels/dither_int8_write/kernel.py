@@ -18,58 +18,90 @@ import triton.language as tl
 
 from witcert.kernels.philox.device import dither_tile, dither_words, key_words
 from witcert.kernels.rounding import magnitude_bits, ru16_bits
-from witcert.kernels.witness_write.kernel import band_witness
+from witcert.kernels.witness_write.kernel import band_witness, pool_row
 
-__all__ = ["int8_write_kernel", "quotient"]
+__all__ = ["int8_write_kernel", "quotient", "reciprocal"]
 
 
 @triton.jit
-def quotient(x, s, reciprocal):
-    """fl(x / s) for a float16 s > 0, from any reciprocal of s within 2^-24, where |x/s| >= 2^-60.
+def reciprocal(s):
+    """1 / s within 2^-23, for a positive float16 s, from Triton's division (assumption RECIPROCAL) and a Newton step."""
+    near = 1.0 / s
+    return near + near * (1.0 - near * s)
+
+
+@triton.jit
+def quotient(x, s, inverse):
+    """fl(x / s) for an 11-bit s > 0, from any inverse of s within 2^-23, where |x/s| >= 2^-60.
 
     coarse has 13 significant bits and s has 11, so their product is exact, and so is its difference from x, which is at
-    most 2^-12 |x|. The result errs by at most (1/2 + 2^-13 (1 + 2^-8)) ulp, but no quotient of a float32 by an 11-bit
-    number lies closer than 2^-12 ulp to the middle between two float32. Exact with or without fused operations.
+    most 2^-13 (1 + 2^-8) of the power of two below x. Error of the inverse and the last product are then below 0.76 *
+    2^-12 ulp of the result, but no quotient of a float32 by an 11-bit number is within 2^-12 ulp of the middle between
+    two float32. Exact with or without fused operations.
     """
-    near = x * reciprocal
+    near = x * inverse
     coarse = ((near.to(tl.int32, bitcast=True) + 0x400) & -0x800).to(tl.float32, bitcast=True)
-    return coarse + (x - coarse * s) * reciprocal
+    return coarse + (x - coarse * s) * inverse
+
+
+@triton.jit
+def _low_bytes(x, INTERPRET: tl.constexpr):
+    """The low byte of each int32 as int8: three byte permutes for four of them, where a GPU runs it."""
+    if INTERPRET:
+        return x.to(tl.int8)
+    else:
+        return tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 low, high;
+            prmt.b32 low, $1, $2, 0x0040;
+            prmt.b32 high, $3, $4, 0x0040;
+            prmt.b32 $0, low, high, 0x5410;
+            }
+            """,
+            "=r,r,r,r,r", [x], dtype=tl.int8, is_pure=True, pack=4,
+        )  # fmt: skip
 
 
 @triton.jit
 def _quantize(
-    x, keep, slot, epoch, head, k0, k1, layer,
-    ROWS: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr, ROUNDS: tl.constexpr, KEEP: tl.constexpr,
+    x, slot, epoch, head, k0, k1, layer,
+    ROWS: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr, ROUNDS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """x [ROWS, D], keep [D] -> code int8 and served value float32 [ROWS, D], scale code int32 [ROWS, D // 32]."""
+    """x float32 [ROWS, D] -> code int8 [ROWS, D], served float32 [ROWS, D], scale code int32 [ROWS, D // 32]."""
     grouped = tl.reshape(x, [ROWS, D // 32, 32])
-    magnitude = magnitude_bits(grouped)  # [ROWS, D // 32, 32]
-    if KEEP:
-        kept = tl.reshape(keep, [1, D // 32, 32])
-        magnitude = tl.where(kept, 0, magnitude)
-    top = tl.max(magnitude, 2)  # [ROWS, D // 32]
+    top = tl.max(magnitude_bits(grouped), 2)  # [ROWS, D // 32]
     amax = top.to(tl.float32, bitcast=True)
-    divisor = tl.full(amax.shape, 126.5 if ROUNDS > 0 else 127.0, tl.float32)
-    scale = ru16_bits(tl.div_rn(amax, divisor))
-    scale = tl.where(top > 0, tl.maximum(scale, 1), 0)
+    if ROUNDS > 0:
+        scale = ru16_bits(quotient(amax, 126.5, 1.0 / 126.5))
+    else:
+        scale = ru16_bits(quotient(amax, 127.0, 1.0 / 127.0))
+    scale = tl.maximum(scale, (top > 0).to(tl.int32))  # 0 means that the whole group is 0
     good = scale < 0x7C00
     s = scale.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    nonzero = tl.where(good & (scale > 0), s, 1.0)
-    reciprocal = tl.div_rn(tl.full(s.shape, 1.0, tl.float32), nonzero)
-    ratio = quotient(grouped, nonzero[:, :, None], reciprocal[:, :, None])
+    divisor = tl.where(good & (scale > 0), s, 1.0)
+    ratio = quotient(grouped, divisor[:, :, None], reciprocal(divisor)[:, :, None])
     xi = tl.zeros_like(ratio)
     if ROUNDS > 0:
         block = tl.arange(0, D // 16)[None, :]  # [1, D // 16]
         w0, w1, w2, w3 = dither_words(k0, k1, slot[:, None], epoch[:, None], layer, head, SIDE, block, ROUNDS)
-        xi = tl.reshape(dither_tile(w0, w1, w2, w3, ROWS, D), [ROWS, D // 32, 32])
+        xi = tl.reshape(dither_tile(w0, w1, w2, w3, ROWS, D, INTERPRET), [ROWS, D // 32, 32])
         ratio = ratio + xi
     biased = ratio + 12582912.0  # 1.5 * 2^23
     used = tl.where(good, 0xFF, 0)[:, :, None]  # [ROWS, D // 32, 1]
-    if KEEP:
-        used = tl.where(kept, 0, used)
-    code = (biased.to(tl.int32, bitcast=True) & used).to(tl.int8)
-    served = tl.where(good[:, :, None], s[:, :, None] * ((biased - 12582912.0) - xi), float("nan"))
+    code = _low_bytes(biased.to(tl.int32, bitcast=True) & used, INTERPRET)
+    multiplier = tl.where(good, s, float("nan"))[:, :, None]
+    served = multiplier * ((biased - 12582912.0) - xi)
     return tl.reshape(code, [ROWS, D]), tl.reshape(served, [ROWS, D]), scale
+
+
+@triton.jit
+def _kept(kept, D: tl.constexpr):
+    """Which channels are among ``kept`` [2 m]: int32 0 or 1, [1, D]. No channel is listed twice, so bits add up."""
+    group = tl.arange(0, D // 32)[:, None]
+    bit = tl.where((kept >> 5)[None, :] == group, 1 << (kept & 31)[None, :], 0)  # [D // 32, 2 m]
+    words = tl.sum(bit, 1)  # [D // 32]
+    return tl.reshape((words[:, None] >> tl.arange(0, 32)[None, :]) & 1, [1, D])
 
 
 @triton.jit
@@ -77,38 +109,41 @@ def _side(
     x_ptr, x_token, x_head, slots_ptr, epochs_ptr, code_ptr, scale_ptr, outlier_ptr, channels_ptr, witness_ptr,
     tokens, slots, key_low, key_high, layer, factor, key_factor,
     H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SIDE: tl.constexpr, ROUNDS: tl.constexpr,
-    PAIRS: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr, ROWS: tl.constexpr,
+    PAIRS: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr, TINY: tl.constexpr,
+    ROWS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """Write one side of ROWS tokens of one KV head."""
     head = tl.program_id(0)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)  # [ROWS]
-    slot = tl.load(slots_ptr + row, mask=row < tokens, other=-1).to(tl.int64)
-    inside = (slot >= 0) & (slot < slots)
+    given = tl.load(slots_ptr + row, mask=row < tokens, other=-1)
+    inside = (given >= 0) & (given < slots)
+    slot = tl.where(inside, given, 0).to(tl.int32)
     mask = inside[:, None]
     epoch = slot
     if ROUNDS > 0:
         epoch = tl.load(epochs_ptr + slot, mask=inside, other=0)
-    channel = tl.arange(0, D)
+    channel = tl.arange(0, D)[None, :]  # [1, D]
     start = x_ptr + row.to(tl.int64)[:, None] * x_token + head * x_head  # [ROWS, 1]
-    x = tl.load(start + channel[None, :], mask=mask, other=0.0).to(tl.float32)  # [ROWS, D]
-    out = ((slot // PAGE) * H + head) * PAGE + slot % PAGE  # [ROWS], the row of this token and head in the store
-    keep = channel < 0
+    x = tl.load(start + channel, mask=mask, other=0.0).to(tl.float32)  # [ROWS, D]
+    out = pool_row(slot, head, H, PAGE).to(tl.int64)[:, None]  # [ROWS, 1], in every pool of the store
+    bulk = x
     if PAIRS > 0:
         column = tl.arange(0, 2 * PAIRS)
-        kept = tl.load(channels_ptr + head * (2 * PAIRS) + column)  # [2 PAIRS]
-        keep = tl.max((kept[:, None] == channel[None, :]).to(tl.int32), 0) > 0  # [D]
-        exact = tl.load(start + kept[None, :], mask=mask, other=0.0).to(tl.float16)  # [ROWS, 2 PAIRS]
-        tl.store(outlier_ptr + out[:, None] * (2 * PAIRS) + column[None, :], exact, mask=mask)
+        listed = tl.load(channels_ptr + head * (2 * PAIRS) + column)  # [2 PAIRS]
+        exact = tl.load(start + listed[None, :], mask=mask, other=0.0).to(tl.float16)  # [ROWS, 2 PAIRS]
+        tl.store(outlier_ptr + out * (2 * PAIRS) + column[None, :], exact, mask=mask)
+        keep = _kept(listed, D) != 0  # [1, D]
+        bulk = tl.where(keep, 0.0, x)  # counts in no maximum, and its code is 0: |xi| < 1/2
     k0, k1 = key_words(key_low, key_high)
-    code, served, scale = _quantize(x, keep, slot, epoch, head, k0, k1, layer, ROWS, D, SIDE, ROUNDS, PAIRS > 0)
-    tl.store(code_ptr + out[:, None] * D + channel[None, :], code, mask=mask)
+    code, served, scale = _quantize(bulk, slot, epoch, head, k0, k1, layer, ROWS, D, SIDE, ROUNDS, INTERPRET)
+    tl.store(code_ptr + out * D + channel, code, mask=mask)
     stored = scale.to(tl.int16).to(tl.float16, bitcast=True)  # [ROWS, D // 32]
-    tl.store(scale_ptr + out[:, None] * (D // 32) + tl.arange(0, D // 32)[None, :], stored, mask=mask)
+    tl.store(scale_ptr + out * (D // 32) + tl.arange(0, D // 32)[None, :], stored, mask=mask)
     if BANDS > 0:
         if PAIRS > 0:
-            served = tl.where(keep[None, :], x.to(tl.float16).to(tl.float32), served)
-        w = band_witness(served - x, served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD)
-        tl.store(witness_ptr + out[:, None] * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)
+            served = tl.where(keep, x.to(tl.float16).to(tl.float32), served)
+        w = band_witness(served - x, served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY)
+        tl.store(witness_ptr + out * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)
 
 
 @triton.jit(do_not_specialize=["key_low", "key_high", "layer"])
@@ -116,18 +151,19 @@ def int8_write_kernel(
     k_ptr, v_ptr, slots_ptr, epochs_ptr, k_code, k_scale, v_code, v_scale, outlier_ptr, channels_ptr, witness_ptr,
     k_token, k_head, v_token, v_head, tokens, slots, key_low, key_high, layer, factor, key_factor,
     H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, K_ROUNDS: tl.constexpr, V_ROUNDS: tl.constexpr,
-    PAIRS: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr, ROWS: tl.constexpr,
+    PAIRS: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr, TINY: tl.constexpr,
+    ROWS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS tokens of one KV head, the keys (third index 0) or the values; rounds 0 means no dither."""
     if tl.program_id(2) == 0:
         _side(
             k_ptr, k_token, k_head, slots_ptr, epochs_ptr, k_code, k_scale, outlier_ptr, channels_ptr, witness_ptr,
             tokens, slots, key_low, key_high, layer, factor, key_factor,
-            H, D, PAGE, 0, K_ROUNDS, PAIRS, BANDS, HALF, FOLD, ROWS,
+            H, D, PAGE, 0, K_ROUNDS, PAIRS, BANDS, HALF, FOLD, TINY, ROWS, INTERPRET,
         )  # fmt: skip
     else:
         _side(
             v_ptr, v_token, v_head, slots_ptr, epochs_ptr, v_code, v_scale, outlier_ptr, channels_ptr, witness_ptr,
             tokens, slots, key_low, key_high, layer, factor, key_factor,
-            H, D, PAGE, 1, V_ROUNDS, 0, 0, HALF, FOLD, ROWS,
+            H, D, PAGE, 1, V_ROUNDS, 0, 0, HALF, FOLD, TINY, ROWS, INTERPRET,
         )  # fmt: skip

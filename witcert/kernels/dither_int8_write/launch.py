@@ -20,6 +20,8 @@ __all__ = ["dither_int8_write"]
 
 # The kernel rounds s (n - xi) to float32 once; without dither s n is exact (11 + 7 bits).
 SERVED_ERROR = Fraction(1, 2**24)
+TILE = 2048
+"""Channels of one program, on two warps: 32 a thread."""
 
 
 def write_int8(k: Tensor, v: Tensor, slots: Tensor, store: PackedStore, bands: Bands | None, gamma: float) -> None:
@@ -48,7 +50,9 @@ def write_int8(k: Tensor, v: Tensor, slots: Tensor, store: PackedStore, bands: B
         factor, key_factor = write_factors(head_dim // count, gamma, served_error)
     rounds = 0 if store.dither is None else store.dither.rounds
     low, high = (0, 0) if store.dither is None else store.dither.words
-    rows = 16
+    rows = TILE // head_dim
+    if store.slots * store.kv_heads >= 2**31:
+        raise InputError(f"the store has {store.slots} slots of {store.kv_heads} heads; expected fewer than 2^31 rows")
     if tokens:
         int8_write_kernel[(store.kv_heads, triton.cdiv(tokens, rows), 2)](
             k, v, slots, store.epochs if store.epochs is not None else slots,
@@ -60,7 +64,8 @@ def write_int8(k: Tensor, v: Tensor, slots: Tensor, store: PackedStore, bands: B
             0 if store.dither is None else store.dither.layer, factor, key_factor,
             H=store.kv_heads, D=head_dim, PAGE=store.page_size, K_ROUNDS=rounds,
             V_ROUNDS=rounds if store.dither is not None and store.dither.values else 0,
-            PAIRS=store.outlier_pairs, BANDS=count, HALF=half, FOLD=key_factor > 0, ROWS=rows, num_warps=4,
+            PAIRS=store.outlier_pairs, BANDS=count, HALF=half, FOLD=key_factor > 0,
+            TINY=k.dtype != torch.float16, ROWS=rows, INTERPRET=triton.knobs.runtime.interpret, num_warps=2,
         )  # fmt: skip
 
 

@@ -33,18 +33,19 @@ def _site(store: PackedStore, slots: Tensor, side: str) -> Site | None:
 def encode_tokens(x: Tensor, slots: Tensor, store: PackedStore, side: str) -> tuple[Tensor, Tensor]:
     """Codes int8 [Hkv, T, d] and scales float16 [Hkv, T, d/32] of tokens x [T, Hkv, d]; every slot inside the store."""
     site = _site(store, slots, side)
-    rows = x.float().transpose(0, 1)  # [Hkv, T, d]
-    keep = kept_channels(store)[:, None, :] if side == "k" else torch.zeros(1, 1, 1, dtype=torch.bool, device=x.device)
+    # On the CPU: elsewhere PyTorch divides by a number by multiplying with its reciprocal, which is not IEEE division.
+    rows = x.float().transpose(0, 1).cpu()  # [Hkv, T, d]
+    keep = kept_channels(store)[:, None, :].cpu() if side == "k" else torch.zeros(1, 1, 1, dtype=torch.bool)
     if site is not None and store.dither is not None and not keep.any():
-        return DitherInt8(rounds=store.dither.rounds).encode(rows, site)
+        code, kept = DitherInt8(rounds=store.dither.rounds).encode(rows, site)
+        return code.to(x.device), kept.to(x.device)
     keep = keep.expand_as(rows)
     scale = channel_scale(rows, 127.0 if site is None else 126.5, GROUP, keep)
     ratio = rows / torch.where(scale > 0, scale, 1.0)
     if site is not None and store.dither is not None:
-        drawn = dither(site, store.kv_heads, store.head_dim, store.dither.rounds)
-        ratio = ratio + xi(drawn).to(x.device)
+        ratio = ratio + xi(dither(site, store.kv_heads, store.head_dim, store.dither.rounds))
     code = ratio.round().masked_fill(~scale.isfinite() | keep, 0.0).to(torch.int8)
-    return code, scale[..., ::GROUP].to(torch.float16)
+    return code.to(x.device), scale[..., ::GROUP].to(torch.float16).to(x.device)
 
 
 def served_tokens(x: Tensor, slots: Tensor, store: PackedStore, side: str) -> Tensor:

@@ -70,19 +70,18 @@ def dither_words(k0, k1, slot, epoch, layer, head, side, block, ROUNDS: tl.const
 
 
 @triton.jit
-def _in_channel_order(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Four words of draws [ROWS, CHANNELS // 16] -> [ROWS, CHANNELS // 4, 4]: each channel's word, its byte lowest."""
+def _by_channel(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The words of the draws in channel order: four words [ROWS, CHANNELS // 16] -> [ROWS, CHANNELS // 4, 1]."""
     tl.static_assert(CHANNELS % 16 == 0)
     words = tl.join(tl.join(w0, w2), tl.join(w1, w3))  # [ROWS, CHANNELS // 16, 2, 2]: entry (i, j) is word 2 i + j
-    words = tl.reshape(words, [ROWS, CHANNELS // 4, 1])
-    shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, None, :]  # [1, 1, 4]
-    return words >> shift
+    return tl.reshape(words, [ROWS, CHANNELS // 4, 1])
 
 
 @triton.jit
 def dither_bytes(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """The bytes of the draws in channel order, 0..255: four words [ROWS, CHANNELS // 16] -> uint32 [ROWS, CHANNELS]."""
-    return tl.reshape(_in_channel_order(w0, w1, w2, w3, ROWS, CHANNELS) & 0xFF, [ROWS, CHANNELS])
+    shift = (tl.arange(0, 4) * 8).to(tl.uint32)[None, None, :]  # [1, 1, 4]
+    return tl.reshape((_by_channel(w0, w1, w2, w3, ROWS, CHANNELS) >> shift) & 0xFF, [ROWS, CHANNELS])
 
 
 @triton.jit
@@ -92,12 +91,20 @@ def dither_value(byte):
 
 
 @triton.jit
-def dither_tile(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def dither_tile(w0, w1, w2, w3, ROWS: tl.constexpr, CHANNELS: tl.constexpr, INTERPRET: tl.constexpr):
     """The dither of every channel, ``dither_value(dither_bytes(...))``, without a conversion from integers.
 
-    The byte j goes into bits 8 to 15 of 1.0, which makes 1 + j 2^-15; times 128, less 128 + 255/512, it is the dither,
-    exactly at each step.
+    The byte j goes into bits 8 to 15 of 1.0, which makes 1 + j 2^-15 (one byte permute, where a GPU runs it); times 128,
+    less 128 + 255/512, it is the dither, exactly at each step.
     """
-    byte = _in_channel_order(w0, w1, w2, w3, ROWS, CHANNELS) & 0xFF
-    one = ((byte << 8) | 0x3F800000).to(tl.float32, bitcast=True)
-    return tl.reshape(one * 128.0 - 128.498046875, [ROWS, CHANNELS])
+    words = _by_channel(w0, w1, w2, w3, ROWS, CHANNELS)
+    lane = tl.arange(0, 4)[None, None, :]  # [1, 1, 4]
+    if INTERPRET:
+        one = (((words >> (lane * 8).to(tl.uint32)) & 0xFF) << 8) | 0x3F800000
+    else:
+        # Bytes of the result, lowest first: 0x00, byte `lane` of the word, 0x80, 0x3F.
+        one = tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, 0x3F800000, $2;", "=r,r,r", [words, lane * 16 + 0x7604],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.reshape(one.to(tl.float32, bitcast=True) * 128.0 - 128.498046875, [ROWS, CHANNELS])

@@ -18,6 +18,10 @@ from witcert.witness import Bands
 __all__ = ["witness_write"]
 
 
+TILE = 1024
+"""Channels of one program, on one warp: 32 a thread."""
+
+
 def check_bands(bands: Bands, head_dim: int, count: int) -> None:
     """Refuse a split of the channels that is not the one of the pool, or whose bands have different sizes."""
     if not isinstance(bands, Bands):
@@ -79,11 +83,14 @@ def witness_write(
     factor, key_factor = write_factors(head_dim // count, gamma)
     half, permuted = is_half(bands), not is_half(bands) and not is_contiguous(bands)
     order = _order(bands, k.device) if permuted else slots
-    rows = 16 if tokens <= 1024 else 32
+    if out.shape[0] * page * heads >= 2**31:
+        raise InputError(f"out has {out.shape[0] * page} slots of {heads} heads; expected fewer than 2^31 rows")
+    rows = TILE // head_dim
     if tokens:
         witness_write_kernel[(heads, triton.cdiv(tokens, rows))](
             k, k_hat, slots, order, out, k.stride(0), k.stride(1), k_hat.stride(0), k_hat.stride(1),
             tokens, out.shape[0] * page, factor, key_factor,
-            H=heads, D=head_dim, BANDS=count, PAGE=page, HALF=half, PERMUTED=permuted, FOLD=gamma > 0, ROWS=rows,
-            num_warps=4,
+            H=heads, D=head_dim, BANDS=count, PAGE=page, HALF=half, PERMUTED=permuted, FOLD=gamma > 0,
+            TINY=not k.dtype == k_hat.dtype == torch.float16, ROWS=rows,
+            num_warps=1,
         )  # fmt: skip
