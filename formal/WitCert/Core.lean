@@ -40,3 +40,7 @@ import WitCert.Core.TokenTail
 import WitCert.Core.TierB
 import WitCert.Core.Executable
 import WitCert.Core.TierBExample
+import WitCert.Core.Hoeffding
+import WitCert.Core.Resample
+import WitCert.Core.AdaptiveRadius
+import WitCert.Core.TierBAdaptive

@@ -21,11 +21,11 @@ attribute [local instance] Semiring.natCast Ring.intCast
 variable {R : Type u} [Field R] [LE R] [LT R] [Std.LawfulOrderLT R] [Std.IsLinearOrder R] [OrderedRing R]
 
 /-- The step of an entry is nonnegative if the scales are. -/
-private theorem step_nonneg (r : Request R) {l g i c : Nat} (h_scale : 0 ≤ r.scale l g i c) : 0 ≤ r.step l g i c := by
+theorem step_nonneg (r : Request R) {l g i c : Nat} (h_scale : 0 ≤ r.scale l g i c) : 0 ≤ r.step l g i c := by
   unfold Request.step; split <;> grind
 
 /-- The law of one served key entry: its error runs over `s (g + θ)`. -/
-private theorem entry_law (r : Request R) {l g i c : Nat} (h_scale : 0 ≤ r.scale l g i c)
+theorem entry_law (r : Request R) {l g i c : Nat} (h_scale : 0 ≤ r.scale l g i c)
     (h_round : ∀ j, j < 2 ^ r.bits → r.outlier l g c = false → 0 < r.scale l g i c →
       abs ((r.code l g i c j : R) - (r.key l g i c / r.scale l g i c + grid (2 ^ r.bits) j)) ≤ 1 / 2 + r.slack)
     (h_slack : 0 ≤ r.slack ∧ 2 * ((2 ^ r.bits : Nat) : R) * r.slack < 1)
@@ -63,7 +63,7 @@ private theorem entry_law (r : Request R) {l g i c : Nat} (h_scale : 0 ≤ r.sca
       rw [hs0, h1]; grind
 
 /-- The served scaled dot product minus the exact one, as a sum over channels of entry errors. -/
-private theorem servedDot_sub (r : Request R) (k l h t i : Nat) :
+theorem servedDot_sub (r : Request R) (k l h t i : Nat) :
     r.servedDot k l h t i - r.exactDot l h t i
       = sum (fun c => r.smScale * r.query l h t c * (r.servedKey k l (r.kvHead h) (r.slot l h t i) c
           - r.key l (r.kvHead h) (r.slot l h t i) c)) r.dim := by
@@ -74,7 +74,7 @@ private theorem servedDot_sub (r : Request R) (k l h t i : Nat) :
 variable [Exp R]
 
 /-- A cell whose logit errors are within its bounds has total variation at most its meter. -/
-private theorem cell_sound (r : Request R) (m : Served R) {k l h t : Nat} (h_tokens : 0 < r.tokens l h t)
+theorem cell_sound (r : Request R) (m : Served R) {k l h t : Nat} (h_tokens : 0 < r.tokens l h t)
     (h_error : ∀ i, i < r.tokens l h t → abs (m.logit k l h t i - r.cap (r.exactDot l h t i)) ≤ m.bound k l h t i)
     (h_acert : ∀ A, m.A_hat k l h t = some A → acert (r.servedWeights m k l h t) (m.bound k l h t) (r.tokens l h t) ≤ A)
     (h_max : ∀ C, m.C_hat k l h t = some C → ∀ i, i < r.tokens l h t → m.bound k l h t i ≤ C) :
@@ -85,7 +85,7 @@ private theorem cell_sound (r : Request R) (m : Served R) {k l h t : Nat} (h_tok
     fun i _ => softmax_exact _ _ h_tokens i
 
 /-- The errors of a token's logit: of the dot product, which the cap does not increase, and of the arithmetic. -/
-private theorem logit_error (r : Request R) (m : Served R) {k l h t i : Nat} {u : R}
+theorem logit_error (r : Request R) (m : Served R) {k l h t i : Nat} {u : R}
     (h_cap : ∀ x y, abs (r.cap x - r.cap y) ≤ abs (x - y))
     (h_arith : abs (m.logit k l h t i - r.cap (r.servedDot k l h t i)) ≤ m.arith k l h t i)
     (h_bound : u + m.arith k l h t i ≤ m.bound k l h t i)
