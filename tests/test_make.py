@@ -34,7 +34,11 @@ def test_an_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
     r = subprocess.run(
-        ["make", "test", f"PYTHON={fake}", f"VENV={tmp_path / 'v'}"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["make", "test", f"PYTHON={fake}", f"VENV={tmp_path / 'v'}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert r.returncode != 0
     assert "Python >= 3.10" in r.stdout + r.stderr

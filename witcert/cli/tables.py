@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from witcert.observe.job import Results
-from witcert.observe.report import number, percent, ratio, whole
+from witcert.observe.report import bound, number, percent, ratio, whole
 
 _STYLE = {"proved": "green", "proved-nonadaptive": "yellow", "measured": "dim"}
 
@@ -48,8 +48,8 @@ def _meter_table(results: Results) -> Table:
                 f"[{_STYLE[m.guarantee]}]{label}[/]",
                 whole(b["k"] + b["v"]) if i == 0 else "",
                 percent(m.coverage),
-                number(m.meter["p50"]),
-                number(m.meter["p99"]),
+                bound(m.meter["p50"]),
+                bound(m.meter["p99"]),
                 number(row.tv["p50"]) if i == 0 else "",
                 number(row.tv["p99"]) if i == 0 else "",
                 ratio(m.tightness["p50"]),

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,16 @@ def number(x: float | None) -> str:
     if abs(x) < 1e-3 or abs(x) >= 1e4:
         return f"{x:.1e}"
     return f"{x:.3g}"
+
+
+def bound(x: float | None) -> str:
+    """A bound, with the digits of :func:`number` but rounded up: what is printed is a bound as well."""
+    if x is None or not math.isfinite(x) or x <= 0:
+        return number(x)
+    exact = Decimal(x)
+    digits = 2 if x < 1e-3 else 3
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return number(float(exact.quantize(unit, rounding=ROUND_CEILING)))
 
 
 def percent(x: float | None) -> str:
@@ -108,6 +119,7 @@ def html(results: Results, figures: dict[str, Path], command: str) -> str:
         seconds=results.seconds,
         fp16_bytes=4 * results.about["head_dim"],
         num=number,
+        bound=bound,
         pct=percent,
         ratio=ratio,
         dec=decades,
