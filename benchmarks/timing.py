@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,6 +12,10 @@ import torch
 
 CACHE = 256 * 2**20
 """Bytes that one graph goes through before it reads an input again; several times the L2."""
+
+
+WARM = 0.2
+"""Seconds of replays before anything is timed."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,10 @@ def timed(calls: Sequence[Callable[[], Any]], repeats: int = 20) -> Timing:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = [call() for call in calls]
-    for _ in range(3):
+    until = time.perf_counter() + WARM
+    while time.perf_counter() < until:  # clocks settle
         graph.replay()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     marks[0].record()
     for mark in marks[1:]:

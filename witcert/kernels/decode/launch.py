@@ -252,7 +252,7 @@ def decode(
         q,
         store.k if isinstance(store, ExactStore) else store.k_code if dither is None else store.k_code.view(torch.int32),
         or_q(pool and pool.k_scale.view(words)),
-        (store.v if isinstance(store, ExactStore) else store.v_code).view(torch.int32),
+        store.v if isinstance(store, ExactStore) else store.v_code.view(torch.int32),
         or_q(pool and pool.v_scale.view(words)),
         or_q(store.witness),
         or_q(pool and pool.k_outlier),

@@ -22,7 +22,6 @@ __all__ = [
     "fold_sum",
     "join_words",
     "pow2",
-    "word_halves",
 ]
 
 
@@ -120,21 +119,6 @@ def codes_and_dither(words, dither, T: tl.constexpr, C: tl.constexpr, INTERPRET:
         dtype=(tl.int8, tl.int8), is_pure=False, pack=4,
     )  # fmt: skip
     return tl.reshape(code, (T, C)), tl.reshape(byte, (T, C))
-
-
-@triton.jit
-def word_halves(words, T: tl.constexpr, C: tl.constexpr, DTYPE: tl.constexpr, INTERPRET: tl.constexpr):
-    """The 16-bit floats of 32-bit words [T, C / 2] in order, as DTYPE [T, C].
-
-    Loaded as 16-bit floats, a tile that is only turned and multiplied would stay in registers from one iteration to the
-    next; with this in between, the compiler's pipeline stages it in shared memory.
-    """
-    spread = tl.join(words, words)  # [T, C / 2, 2]
-    if INTERPRET:
-        shift = (tl.arange(0, 2) * 16)[None, None, :]
-        return tl.reshape((spread >> shift).to(tl.int16).to(DTYPE, bitcast=True), (T, C))
-    half = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [spread], dtype=tl.int16, is_pure=False, pack=2)
-    return tl.reshape(half, (T, C)).to(DTYPE, bitcast=True)
 
 
 @triton.jit

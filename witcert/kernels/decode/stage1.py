@@ -34,7 +34,6 @@ from witcert.kernels.decode.parts import (
     fold_sum,
     join_words,
     pow2,
-    word_halves,
 )
 from witcert.kernels.rounding import ru16
 
@@ -84,24 +83,24 @@ def _query_group(
     [GP] in units of log 2 (the energy in units of q); the constant of the dither, int32 [GP].
     """
     channel = g * 32 + tl.arange(0, 32)  # [32]
-    q = tl.load(q_ptr + head_row[None, :] * D + channel[:, None], mask=inside[None, :], other=0.0).to(tl.float32)
+    q = tl.load(q_ptr + head_row[:, None] * D + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     if OUT > 0:
-        q = tl.where(_outlier_mask(channel, outlier_ptr, kv_head, OUT)[:, None], 0.0, q)  # [32, GP]
-    top = tl.max(tl.abs(q), axis=0)  # [GP]
-    norm1 = tl.sum(tl.abs(q), axis=0)  # NaN or infinity here: no claim
+        q = tl.where(_outlier_mask(channel, outlier_ptr, kv_head, OUT)[None, :], 0.0, q)  # [GP, 32]
+    top = tl.max(tl.abs(q), axis=1)  # [GP]
+    norm1 = tl.sum(tl.abs(q), axis=1)  # NaN or infinity here: no claim
     unit = top * (1.0 / 32512.0)
-    code = tl.floor(q / tl.where(unit > 0.0, unit, 1.0)[None, :] + 0.5)
+    code = tl.floor(q / tl.where(unit > 0.0, unit, 1.0)[:, None] + 0.5)
     code = tl.minimum(tl.maximum(code, -32512.0), 32512.0).to(tl.int32)
     high = (code + 128) >> 8
     low = code - (high << 8)
-    constant = (tl.sum(code, axis=0) >> 1) + 128
+    constant = (tl.sum(code, axis=1) >> 1) + 128
     # |q - unit * code| <= 0.51 unit; |n - xi| <= 128.5; twice, for the logit and for the weights that it makes.
     rest = 2.0 * (2100.0 * unit + 1.2254e-4 * (norm1 + 17.0 * unit)) * factor
     half = 0.500035 * norm1 * factor + rest  # steps are scales * (1 + 2^-14)
     bias = 0.00199 * norm1 * factor + rest  # 1/512 off centre, 2^-16 excess
     share = tl.where(half > 0.0, bias / half, 0.0) * 1.000001
-    energy = tl.sum(q * q, axis=0)
-    return high.to(tl.int8), low.to(tl.int8), unit * factor, half, rest, energy, share, constant
+    energy = tl.sum(q * q, axis=1)
+    return tl.trans(high.to(tl.int8)), tl.trans(low.to(tl.int8)), unit * factor, half, rest, energy, share, constant
 
 
 @triton.jit
@@ -227,8 +226,6 @@ def stage1_kernel(
         # ---- logits and what the scales alone say, [T, GP]
         if PACKED:
             logit = tl.zeros((T, GP), tl.float32)
-            step = tl.zeros((T, GP), tl.float32)
-            square = tl.zeros((T, GP), tl.float32)
             scales = _scale_words(ks_ptr, at, valid, NG)
             for g in tl.static_range(NG):
                 scale = _scale(scales, g).to(tl.float32)  # [T]
@@ -249,6 +246,10 @@ def stage1_kernel(
                     code = tl.load(k_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0)  # [T, 32]
                     product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256
                 product = tl.dot(code, q_low[g], product, out_dtype=tl.int32)
+                if g == 0:
+                    # Constants (no product is that large) in the layout of the product: saves a conversion of the sums.
+                    step = tl.where(product == -2147483648, 1.0, slack)
+                    square = tl.where(product == -2147483648, 1.0, 0.0)
                 logit = tl.fma(scale[:, None] * q_unit[g][None, :], product.to(tl.float32), logit)
                 if METER == 1:
                     step = tl.fma(scale[:, None], q_rest[g][None, :], step)
@@ -281,7 +282,7 @@ def stage1_kernel(
                 band = tl.arange(0, 16)
                 seen = valid[:, None] & (band < NB)[None, :]
                 w = tl.load(w_ptr + at[:, None] * NB + band[None, :], mask=seen, other=0.0)  # [T, 16]
-                bound = tl.dot(w, q_band) * band_factor
+                bound = tl.fma(tl.dot(w, q_band), band_factor, slack)
                 if PACKED:
                     bound += step
             else:
@@ -290,18 +291,17 @@ def stage1_kernel(
                 if OUT > 0:
                     arithmetic = tl.dot(tl.abs(k_out), q_out_abs) * (factor * 6.1035156e-05)
                     bound += arithmetic
-            bound = tl.where(valid[:, None], bound + slack, 0.0)
+            # Rows past the end have scale and witness 0: their bound is slack, their weight 0.
             if METER == 3:
                 extra = tl.fma(bound, bias_share[None, :], slack)
                 if OUT > 0:
                     extra += arithmetic
                 root = tl.sqrt(square) * factor
-                extra = tl.where(valid[:, None], extra, 0.0)
                 loose = tl.fma(root, radius_adaptive, extra)
                 tight = tl.fma(root, radius, extra)
-                loose = tl.where(loose < bound, loose, bound)
-                tight = tl.where(tight < bound, tight, bound)
-                bound = loose
+                # NaN in the bound is NaN in both, which a minimum of two NaNs keeps.
+                tight = tl.minimum(tight, bound)
+                bound = tl.minimum(loose, bound)
                 a1 = tl.fma(a1, alpha[None, :], fold_sum(tl.exp2(x + tight), T, GP, WARPS))
                 c1 = tl.maximum(c1, fold_max(tight, T, GP, WARPS))
             a0 = tl.fma(a0, alpha[None, :], fold_sum(tl.exp2(x + bound), T, GP, WARPS))
@@ -329,9 +329,7 @@ def stage1_kernel(
                 new = new + (tl.dot(tl.trans(v), weight, acc[g] * alpha[None, :]),)
             acc = new
         else:
-            word = tl.arange(0, D // 2)
-            pair = tl.load(v_ptr + at[:, None] * (D // 2) + word[None, :], mask=valid[:, None], other=0)  # [T, D / 2]
-            v = word_halves(pair, T, D, k_ptr.dtype.element_ty, INTERPRET)  # [T, D]
+            v = tl.load(v_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0.0)  # [T, D]
             v = tl.trans(_operand(v, INTERPRET))
             acc = (tl.dot(v, _operand(weight, INTERPRET), acc[0] * alpha[None, :]),)
 
