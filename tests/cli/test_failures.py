@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests import models
+from witcert import schemes
 from witcert.cli import main
 
 
@@ -180,7 +181,9 @@ def test_a_scheme_that_fails_is_named(capsys: pytest.CaptureFixture[str], llama:
     status, _, err = run(capsys, "observe", llama, *SMALL, "--plugin", plugin, "--schemes", "explodes")
     assert status == 2
     assert "explodes" in err
-    status, _, err = run(capsys, "observe", llama, *SMALL, "--schemes", "shrinks")
+    schemes.unregister("explodes")
+    schemes.unregister("shrinks")
+    status, _, err = run(capsys, "observe", llama, *SMALL, "--plugin", plugin, "--schemes", "shrinks")
     assert status == 2
     assert "shrinks" in err
     plugin.write_text("def f(:")

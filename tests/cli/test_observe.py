@@ -135,7 +135,6 @@ def test_your_own_scheme_in_five_lines(tmp_path: Path, capsys: pytest.CaptureFix
         run(capsys, "observe", folder, *FAST, "--domains", "code", "--plugin", plugin, "--schemes", "mine", "--json")
     )
     check(results)
-    schemes.unregister("mine")
 
 
 def test_list_of_schemes(capsys: pytest.CaptureFixture[str]) -> None:
