@@ -71,6 +71,8 @@ def hard_tokens(tokens: int, heads: int, head_dim: int, dtype: torch.dtype) -> T
     x[11] = 126.5  # scale 1, ties
     x[11, :, 1:] = torch.arange(head_dim - 1) % 126 + 0.5
     x[12] *= 2.0**-12
+    x[13] = 0.0
+    x[13, :, 5] = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # the least number there is
     return x.to(DEVICE)
 
 

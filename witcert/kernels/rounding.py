@@ -14,7 +14,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["magnitude_bits", "next_up", "ru16", "ru16_bits", "ru_add", "ru_mul", "ru_sqrt"]
+__all__ = ["magnitude_bits", "next_up", "ru16", "ru16_bits", "ru_add", "ru_mul", "ru_sqrt", "widen"]
+
+
+@triton.jit
+def widen(x):
+    """The same numbers in float32, of float16, bfloat16 or float32 (the interpreter's cast alters tiny bfloat16)."""
+    if x.dtype == tl.bfloat16:
+        return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        return x.to(tl.float32)
 
 
 @triton.jit

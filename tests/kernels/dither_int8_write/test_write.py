@@ -8,9 +8,10 @@ from torch import Tensor
 
 from tests.kernels.stores import DEVICE, POOLS, bits, clone, hard_tokens, poisoned_store, some_slots
 from witcert.errors import InputError
-from witcert.kernels.dither_int8_write import dither_int8_write
+from witcert.kernels.dither_int8_write import dither_int8_write, launch
 from witcert.kernels.dither_int8_write.reference import int8_write_reference, served_tokens
 from witcert.kernels.formats import Dither, PackedStore
+from witcert.kernels.rtn_write import rtn_write
 from witcert.schemes import Site
 from witcert.schemes.dither_int8 import DitherInt8, xi
 from witcert.schemes.dither_int8 import dither as draw
@@ -195,6 +196,25 @@ def test_the_fused_witness_is_above_the_real_one(pairing: str, count: int, gamma
     next_up = (floor.view(torch.int16) + 1).view(torch.float16)
     assert bool((w >= floor).all())
     assert bool((w <= next_up).all())
+
+
+def test_the_rounding_of_the_served_key_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rounding of s (n - xi) to float32 is too small to show in fp16, so the launch constants are looked at."""
+    seen: list[float] = []
+    real = launch.write_factors
+
+    def watched(channels: int, gamma: float, served_error: Fraction) -> tuple[float, float]:
+        factors = real(channels, gamma, served_error)
+        seen.append(factors[1])
+        return factors
+
+    monkeypatch.setattr(launch, "write_factors", watched)
+    k = torch.randn(4, 1, 64, device=DEVICE).half()
+    dithered = poisoned_store(1, 64, 16, 1, dither=Dither(seed=8, layer=2), bands=16)
+    dither_int8_write(k, k, some_slots(4, 16), dithered)
+    rtn_write(k, k, some_slots(4, 16), poisoned_store(1, 64, 16, 1, bands=16))
+    assert seen[0] >= 2.0**-24
+    assert seen[1] == 0.0
 
 
 def test_no_claim_where_a_group_is_not_finite() -> None:

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from witcert.kernels.philox.device import dither_tile, dither_words, key_words
-from witcert.kernels.rounding import magnitude_bits, ru16_bits
+from witcert.kernels.rounding import magnitude_bits, ru16_bits, widen
 from witcert.kernels.witness_write.kernel import band_witness, pool_row
 
 __all__ = ["int8_write_kernel", "quotient", "reciprocal"]
@@ -124,7 +124,7 @@ def _side(
         epoch = tl.load(epochs_ptr + slot, mask=inside, other=0)
     channel = tl.arange(0, D)[None, :]  # [1, D]
     start = x_ptr + row.to(tl.int64)[:, None] * x_token + head * x_head  # [ROWS, 1]
-    x = tl.load(start + channel, mask=mask, other=0.0).to(tl.float32)  # [ROWS, D]
+    x = widen(tl.load(start + channel, mask=mask, other=0.0))  # [ROWS, D]
     out = pool_row(slot, head, H, PAGE).to(tl.int64)[:, None]  # [ROWS, 1], in every pool of the store
     bulk = x
     if PAIRS > 0:

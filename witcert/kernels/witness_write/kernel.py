@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from witcert.kernels.rounding import ru16_bits
+from witcert.kernels.rounding import ru16_bits, widen
 
 __all__ = ["band_witness", "pool_row", "witness_write_kernel"]
 
@@ -79,7 +79,7 @@ def witness_write_kernel(
     mask = inside[:, None]
     k = tl.load(k_ptr + at * k_token + head * k_head + channel[None, :], mask=mask, other=0.0)  # [ROWS, D]
     k_hat = tl.load(k_hat_ptr + at * k_hat_token + head * k_hat_head + channel[None, :], mask=mask, other=0.0)
-    served = k_hat.to(tl.float32)
-    w = band_witness(served - k.to(tl.float32), served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY)
+    served = widen(k_hat)
+    w = band_witness(served - widen(k), served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY)
     out = pool_row(slot, head, H, PAGE).to(tl.int64)  # [ROWS]
     tl.store(out_ptr + out[:, None] * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)
