@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--shape", default="16,32768,4,7,128")
     parser.add_argument("--page", type=int, default=16)
+    parser.add_argument("--contiguous", action="store_true", help="pages in order instead of shuffled")
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--compile-only", action="store_true")
     args = parser.parse_args()
@@ -56,6 +57,8 @@ def main() -> None:
     copy = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}, copy {copy / 1e9:.0f} GB/s, {shape.name}, page {args.page}")
     table, q = page_table(shape, args.page), queries(shape)
+    if args.contiguous:
+        table.pages.copy_(torch.arange(table.pages.numel(), device="cuda").view(table.pages.shape))
     made, store = None, None
     base_time = None
     for name, tuning in map(parse, args.names):

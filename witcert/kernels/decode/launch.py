@@ -246,13 +246,14 @@ def decode(
     def or_q(x: Tensor | None) -> Tensor:
         return q if x is None else x
 
+    pair, quad = torch.int16, torch.int32  # two or four codes of values
     words = torch.int32 if d == 64 else torch.int64  # two or four scales
     pool = store if isinstance(store, PackedStore) else None
-    stage1_kernel[(splits, store.kv_heads, batch)](
+    stage1_kernel[(store.kv_heads, splits, batch)](
         q,
-        store.k if isinstance(store, ExactStore) else store.k_code if dither is None else store.k_code.view(torch.int32),
+        store.k if isinstance(store, ExactStore) else store.k_code,
         or_q(pool and pool.k_scale.view(words)),
-        store.v if isinstance(store, ExactStore) else store.v_code.view(torch.int32),
+        store.v if isinstance(store, ExactStore) else store.v_code.view(pair if dither is None or not dither.values else quad),
         or_q(pool and pool.v_scale.view(words)),
         or_q(store.witness),
         or_q(pool and pool.k_outlier),

@@ -14,14 +14,15 @@ import triton.language as tl
 
 __all__ = [
     "capped",
-    "codes_and_dither",
-    "codes_to_half",
+    "dither_operand",
     "dithered_to_half",
     "draw",
     "fold_max",
     "fold_sum",
+    "half_of_pair",
     "join_words",
     "pow2",
+    "value_scales",
 ]
 
 
@@ -103,22 +104,18 @@ def join_words(w0, w1, w2, w3):
 
 
 @triton.jit
-def codes_and_dither(words, dither, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
-    """Codes and dither bytes as operands: loaded words of codes [T, C / 4] and draws, both as int8 [T, C].
+def dither_operand(dither, flip, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
+    """The bytes of draws, XORed with those of flip, as int8 [T, C].
 
-    The two go through one operation because the layout of registers follows what was loaded.
+    flip, int32 [T, C / 4], must come from a load: it gives the words the layout of a loaded tile, four to a thread.
     """
+    words = tl.reshape(dither, (T, C // 4)).to(tl.int32, bitcast=True) ^ flip
     spread = _spread(words)  # [T, C / 4, 2, 2]
-    drawn = _spread(tl.reshape(dither, (T, C // 4)))
     if INTERPRET:
-        code = tl.reshape(_bytes(spread).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
-        return code, tl.reshape(_bytes(drawn).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
+        return tl.reshape(_bytes(spread).to(tl.uint8), (T, C)).to(tl.int8, bitcast=True)
     # Four elements a call, all the same word: its four bytes are the result.
-    code, byte = tl.inline_asm_elementwise(
-        "mov.b32 $0, $2; mov.b32 $1, $6;", "=r,=r,r,r,r,r,r,r,r,r", [spread, drawn],
-        dtype=(tl.int8, tl.int8), is_pure=False, pack=4,
-    )  # fmt: skip
-    return tl.reshape(code, (T, C)), tl.reshape(byte, (T, C))
+    byte = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r,r,r", [spread], dtype=tl.int8, is_pure=False, pack=4)
+    return tl.reshape(byte, (T, C))
 
 
 @triton.jit
@@ -129,28 +126,78 @@ def twice(x):
 
 
 @triton.jit
-def codes_to_half(words, scale, T: tl.constexpr, C: tl.constexpr, INTERPRET: tl.constexpr):
-    """scale * code, one rounding: words of four int8 codes [T, C / 4], float16 [T] -> float16 [T, C]."""
-    spread = _spread(words)  # [T, C / 4, 2, 2]
+def value_scales(word, BITS: tl.constexpr, INTERPRET: tl.constexpr):
+    """Float16 scales in an integer of 32 or 64 bits, each at most 515.5 (127 times that is within float16); not finite: NaN."""
     if INTERPRET:
-        code = tl.where(_bytes(spread) >= 128.0, _bytes(spread) - 256.0, _bytes(spread))
-        return tl.reshape((code * scale.to(tl.float32)[:, None, None, None]).to(tl.float16), (T, C))
-    both = tl.broadcast_to(twice(scale)[:, None, None, None], (T, C // 4, 2, 2))
-    half = tl.inline_asm_elementwise(
+        out = word & 0
+        for i in tl.static_range(BITS // 16):
+            bits = (word >> (16 * i)) & 0xFFFF
+            bits = tl.where(bits >= 0x7C00, 0x7E00, tl.minimum(bits, 0x6007))
+            out = out | (bits << (16 * i)).to(word.dtype)
+        return out
+    elif BITS == 32:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 z, c;
+            mov.b32 z, 0;
+            mov.b32 c, 0x60076007;
+            mul.rn.f16x2 z, $1, z;
+            min.f16x2 c, $1, c;
+            add.rn.f16x2 $0, c, z;
+            }""",
+            "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 a, b, z, c, d;
+            mov.b64 {a, b}, $1;
+            mov.b32 z, 0;
+            mov.b32 d, 0x60076007;
+            mul.rn.f16x2 c, a, z;
+            min.f16x2 a, a, d;
+            add.rn.f16x2 a, a, c;
+            mul.rn.f16x2 c, b, z;
+            min.f16x2 b, b, d;
+            add.rn.f16x2 b, b, c;
+            mov.b64 $0, {a, b};
+            }""",
+            "=l,l", [word], dtype=tl.int64, is_pure=True, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
+def half_of_pair(pair, scale, ODD: tl.constexpr, INTERPRET: tl.constexpr):
+    """scale * code of the even or the odd channel, one rounding: int16 holding two codes and float16, of one shape.
+
+    Each element depends on its own element only, so the compiler may do this in the layout of the dot product's operand.
+    """
+    if INTERPRET:
+        code = pair >> 8 if ODD else (pair << 8).to(tl.int16) >> 8
+        return (code.to(tl.float32) * scale.to(tl.float32)).to(tl.float16)
+    if ODD:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 t, c;
+            xor.b32 t, $1, 0x80808080;
+            mov.b32 c, 0x64806480;
+            prmt.b32 t, t, 0x64646464, 0x4341;
+            sub.rn.f16x2 t, t, c;
+            mul.rn.f16x2 $0, t, $2;
+            }""",
+            "=r,r,r", [pair, scale], dtype=tl.float16, is_pure=True, pack=2,
+        )  # fmt: skip
+    return tl.inline_asm_elementwise(
         """{
-        .reg .b32 t, u, v, c;
-        xor.b32 t, $2, 0x80808080;
+        .reg .b32 t, c;
+        xor.b32 t, $1, 0x80808080;
         mov.b32 c, 0x64806480;
-        prmt.b32 u, t, 0x64646464, 0x4140;
-        prmt.b32 v, t, 0x64646464, 0x4342;
-        sub.rn.f16x2 u, u, c;
-        sub.rn.f16x2 v, v, c;
-        mul.rn.f16x2 $0, u, $6;
-        mul.rn.f16x2 $1, v, $6;
+        prmt.b32 t, t, 0x64646464, 0x4240;
+        sub.rn.f16x2 t, t, c;
+        mul.rn.f16x2 $0, t, $2;
         }""",
-        "=r,=r,r,r,r,r,r,r,r,r", [spread, both], dtype=tl.float16, is_pure=False, pack=4,
+        "=r,r,r", [pair, scale], dtype=tl.float16, is_pure=True, pack=2,
     )  # fmt: skip
-    return tl.reshape(half, (T, C))
 
 
 @triton.jit

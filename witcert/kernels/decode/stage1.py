@@ -26,14 +26,15 @@ import triton.language as tl
 
 from witcert.kernels.decode.parts import (
     capped,
-    codes_and_dither,
-    codes_to_half,
+    dither_operand,
     dithered_to_half,
     draw,
     fold_max,
     fold_sum,
+    half_of_pair,
     join_words,
     pow2,
+    value_scales,
 )
 from witcert.kernels.rounding import ru16
 
@@ -142,9 +143,10 @@ def stage1_kernel(
     INTERPRET: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     NG: tl.constexpr = D // 32
-    NA: tl.constexpr = NG if PACKED else 1  # accumulators of the output
-    split = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    # Accumulators of the output: one; one for each group; two for each group, of its even and its odd channels.
+    NA: tl.constexpr = (NG if DITHER_V else 2 * NG) if PACKED else 1
+    kv_head = tl.program_id(0)  # neighbours in time read neighbours in memory
+    split = tl.program_id(1)
     row = tl.program_id(2)
     length = tl.load(len_ptr + row)
     first = tl.maximum(length - window, 0)
@@ -193,6 +195,10 @@ def stage1_kernel(
         key0 = key0.to(tl.uint32, bitcast=True)
         key1 = key1.to(tl.uint32, bitcast=True)
         word2 = (layer.to(tl.uint32) << 16) | kv_head.to(tl.uint32)
+        # 0x7F in every byte. A load that never happens: no constant may take its place (see dither_operand).
+        flip = tl.load(
+            page_ptr + tl.arange(0, T)[:, None] * 8 + tl.arange(0, 8)[None, :], mask=tl.full((T, 8), 0, tl.int32) > length, other=0x7F7F7F7F
+        )  # [T, 8]
 
     m = tl.full((GP,), -3.0e38, tl.float32)
     acc = ()
@@ -229,21 +235,18 @@ def stage1_kernel(
             scales = _scale_words(ks_ptr, at, valid, NG)
             for g in tl.static_range(NG):
                 scale = _scale(scales, g).to(tl.float32)  # [T]
+                channel = g * 32 + tl.arange(0, 32)
+                code = tl.load(k_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0)  # [T, 32]
                 if DITHER_K:
-                    word = g * 8 + tl.arange(0, 8)
-                    codes = tl.load(k_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
                     block = (g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2]
                     w0, w1, w2, w3 = draw(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
                     )
-                    words = join_words(w0, w1, w2, w3) ^ 0x7F7F7F7F  # [T, 2, 2, 2]
-                    code, byte = codes_and_dither(codes, words, T, 32, INTERPRET)  # [T, 32] each
+                    byte = dither_operand(join_words(w0, w1, w2, w3), flip, T, 32, INTERPRET)  # [T, 32]
                     fine = tl.dot(byte, q_high[g], out_dtype=tl.int32) * 256 + q_constant[g][None, :]
                     fine = tl.dot(byte, q_low[g], fine, out_dtype=tl.int32) >> 8
                     product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256 + fine
                 else:
-                    channel = g * 32 + tl.arange(0, 32)
-                    code = tl.load(k_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0)  # [T, 32]
                     product = tl.dot(code, q_high[g], out_dtype=tl.int32) * 256
                 product = tl.dot(code, q_low[g], product, out_dtype=tl.int32)
                 if g == 0:
@@ -311,33 +314,47 @@ def stage1_kernel(
         weight = p.to(tl.float16) if PACKED else p.to(k_ptr.dtype.element_ty)  # [T, GP]
         if PACKED:
             new = ()
-            scales = _scale_words(vs_ptr, at, valid, NG)
+            loaded = _scale_words(vs_ptr, at, valid, NG)
+            scales = (value_scales(loaded[0], 16 * min(NG, 4), INTERPRET),)
+            if NG > 4:
+                scales = scales + (value_scales(loaded[1], 64, INTERPRET),)
             for g in tl.static_range(NG):
-                word = g * 8 + tl.arange(0, 8)
-                codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
-                s = _scale(scales, g).to(tl.float32)  # [T]
-                # 127 * 515.5 is within float16
-                s = tl.where(s < float("inf"), tl.minimum(s, 515.5), float("nan")).to(tl.float16)
+                s = _scale(scales, g)  # [T]
                 if DITHER_V:
+                    word = g * 8 + tl.arange(0, 8)
+                    codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
                     block = (0x10000 + g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2], side 1
                     w0, w1, w2, w3 = draw(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
                     )
                     v = dithered_to_half(codes, join_words(w0, w1, w2, w3), s, T, 32, INTERPRET)  # [T, 32]
+                    new = new + (tl.dot(tl.trans(v), weight, acc[g] * alpha[None, :]),)
                 else:
-                    v = codes_to_half(codes, s, T, 32, INTERPRET)
-                new = new + (tl.dot(tl.trans(v), weight, acc[g] * alpha[None, :]),)
+                    word = g * 16 + tl.arange(0, 16)
+                    # [16, T], two channels each
+                    codes = tl.load(v_ptr + at[None, :] * (D // 2) + word[:, None], mask=valid[None, :], other=0)
+                    factors = tl.broadcast_to(s[None, :], (16, T))
+                    even = half_of_pair(codes, factors, False, INTERPRET)
+                    odd = half_of_pair(codes, factors, True, INTERPRET)
+                    new = new + (
+                        tl.dot(even, weight, acc[2 * g] * alpha[None, :]),
+                        tl.dot(odd, weight, acc[2 * g + 1] * alpha[None, :]),
+                    )
             acc = new
         else:
-            v = tl.load(v_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0.0)  # [T, D]
-            v = tl.trans(_operand(v, INTERPRET))
-            acc = (tl.dot(v, _operand(weight, INTERPRET), acc[0] * alpha[None, :]),)
+            # [D, T]: loaded the way the product wants it, so that it goes from global to shared memory and from there
+            # into registers once
+            v = tl.load(v_ptr + at[None, :] * D + channel[:, None], mask=valid[None, :], other=0.0)
+            acc = (tl.dot(_operand(v, INTERPRET), _operand(weight, INTERPRET), acc[0] * alpha[None, :]),)
 
     # ---- this split's part: numerators [D] and six numbers for each head
     part = (row * HKV + kv_head) * G + member
     part = part.to(tl.int64) * splits + split  # [GP]
     for i in tl.static_range(NA):
-        to = i * (D // NA) + tl.arange(0, D // NA)
+        if NA == 2 * NG:
+            to = (i // 2) * 32 + 2 * tl.arange(0, 16) + i % 2
+        else:
+            to = i * (D // NA) + tl.arange(0, D // NA)
         tl.store(out_ptr + part[None, :] * D + to[:, None], acc[i], mask=inside[None, :])
     tl.store(stat_ptr + part * 8, m, mask=inside)
     tl.store(stat_ptr + part * 8 + 1, tl.sum(mass, axis=0), mask=inside)
