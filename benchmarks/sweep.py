@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 import sys
+from functools import partial
 
 import torch
 
@@ -69,16 +70,16 @@ def main() -> None:
             made = name
         assert store is not None
         try:
-            t = timed([lambda s=store, v=variant, u=tuning: step(q, s, table, v, shape, u)], repeats=10)  # type: ignore[misc]
+            t = timed([partial(step, q, store, table, variant, shape, tuning)], repeats=10)
         except Exception as error:
             print(f"{name:26s} {tuning}: {type(error).__name__} {str(error)[:100]}")
             continue
         base_time = base_time or t.seconds
         size = shape.read(store.bytes_per_token)
         print(
-            f"{name:26s} T{tuning.tile:<4d} w{tuning.warps} st{tuning.stages} sp{tuning.splits or 0:<4d} r{tuning.registers or 0:<4d}{t.seconds * 1e6:9.1f} us "
-            f"{size / t.seconds / 1e9:6.0f} GB/s {size / t.seconds / copy:5.3f} of copy, {t.seconds / base_time:5.3f} of first, "
-            f"spread {t.spread:.3f}",
+            f"{name:26s} T{tuning.tile:<4d} w{tuning.warps} st{tuning.stages} sp{tuning.splits or 0:<4d} "
+            f"r{tuning.registers or 0:<4d}{t.seconds * 1e6:9.1f} us {size / t.seconds / 1e9:6.0f} GB/s "
+            f"{size / t.seconds / copy:5.3f} of copy, {t.seconds / base_time:5.3f} of first, spread {t.spread:.3f}",
             flush=True,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -31,9 +32,13 @@ def rounds_for(size: int) -> int:
     return max(1, min(64, -(-CACHE // max(size, 1))))
 
 
+def _marks(count: int) -> list[torch.cuda.Event]:
+    return [torch.cuda.Event(enable_timing=True) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+
 def timed(calls: Sequence[Callable[[], Any]], repeats: int = 20) -> Timing:
     """Time per call of a graph that makes all the calls once; replayed a number of times."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls[:2]:
@@ -47,13 +52,13 @@ def timed(calls: Sequence[Callable[[], Any]], repeats: int = 20) -> Timing:
     while time.perf_counter() < until:  # clocks settle
         graph.replay()
         torch.cuda.synchronize()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks = _marks(repeats + 1)
     marks[0].record()
     for mark in marks[1:]:
         graph.replay()
         mark.record()
     torch.cuda.synchronize()
-    times = sorted(a.elapsed_time(b) / 1e3 / len(calls) for a, b in zip(marks, marks[1:], strict=False))
+    times = sorted(a.elapsed_time(b) / 1e3 / len(calls) for a, b in pairwise(marks))
     del kept, graph
     low, high = times[len(times) // 10], times[-1 - len(times) // 10]
     middle = median(times)
@@ -64,11 +69,11 @@ def copy_bandwidth(size: int = 4 * 2**30) -> float:
     """Bytes read plus bytes written per second by a large device-to-device copy."""
     source = torch.empty(size // 4, dtype=torch.float32, device="cuda").normal_()
     target = torch.empty_like(source)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(11)]
+    marks = _marks(11)
     target.copy_(source)
     marks[0].record()
     for mark in marks[1:]:
         target.copy_(source)
         mark.record()
     torch.cuda.synchronize()
-    return 2 * size / (median(a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)) / 1e3)
+    return 2 * size / (float(median(a.elapsed_time(b) for a, b in pairwise(marks))) / 1e3)

@@ -118,6 +118,7 @@ def test_largest_numbers() -> None:
 def test_no_sequences_and_empty_sequences() -> None:
     case = exact_case([5], 1, 2, 64, 1, device=DEVICE)
     none = PageTable(case.table.pages[:0], case.table.seq_lens[:0], 1)
+    assert none.batch == 0
     assert decode(case.q[:0], case.store, none, scale=1.0, meter=BandMeter()).out.shape == (0, 2, 64)
     empty = PageTable(case.table.pages, torch.zeros_like(case.table.seq_lens), 1)
     got = decode(case.q, case.store, empty, scale=1.0, meter=BandMeter(), tuning=SMALL)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from witcert import golden
 from witcert.golden import mp
-from witcert.kernels.decode import BandMeter, HalfStepMeter, TierBMeter, Tuning, decode
+from witcert.kernels.decode import BandMeter, HalfStepMeter, Tuning, decode
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.decode.reference import outlier_mask, served_keys, steps
 from witcert.kernels.formats import GROUP, PackedStore
@@ -32,7 +32,9 @@ def dots(q: Tensor, keys: Tensor) -> list[Fraction]:
     return [sum((a * Fraction(b) for a, b in zip(row, key, strict=True)), Fraction(0)) for key in keys.double().tolist()]
 
 
-def real_bounds(case: Case, meter: Meter, exact: Tensor, served: Tensor, slots: Tensor, head: int, q: Tensor) -> list[list[object]]:
+def real_bounds(
+    case: Case, meter: Meter, exact: Tensor, served: Tensor, slots: Tensor, head: int, q: Tensor
+) -> list[list[object]]:
     """c_t of each reading as real numbers."""
     d = q.shape[-1]
     scale = mp.mpf(case.scale)
@@ -70,8 +72,9 @@ def check(case: Case, meter: Meter, tuning: Tuning) -> float:
     group = case.q.shape[1] // case.k.shape[1]
     least = 1.0
     for b in range(case.table.batch):
-        slots = case.table.slots(b).cpu()
-        served = served_keys(case.store, slots.to(case.q.device)).cpu()
+        there = case.table.slots(b)
+        slots = there.cpu()
+        served = served_keys(case.store, there).cpu()
         exact = case.k[slots].double()
         for h in range(case.q.shape[1]):
             q, head = case.q[b, h].cpu(), h // group
@@ -81,7 +84,8 @@ def check(case: Case, meter: Meter, tuning: Tuning) -> float:
             top = max(bad)
             p = [mp.exp(x - top) for x in bad]
             truth = golden.total_variation_of_errors(p, [y - x for x, y in zip(good, bad, strict=True)])
-            for i, c in enumerate(real_bounds(case, meter, exact[:, head], served[:, head], slots.to(case.q.device), head, q)):
+            every = real_bounds(case, meter, exact[:, head], served[:, head], there, head, q)
+            for i, c in enumerate(every):
                 reading = golden.number(float(torch.as_tensor(got.readings[i].meter.value)[b, h]))
                 assert reading >= truth, (b, h, i, float(reading - truth))
                 wanted = golden.meter(p, c)
@@ -92,7 +96,15 @@ def check(case: Case, meter: Meter, tuning: Tuning) -> float:
     return least
 
 
-VARIANTS = ["exact-band", "exact-band8-bf16", "int8-half", "int8-band", "dither-half", "dither-m2-tierB", "dither-m16-bf16-tierB"]
+VARIANTS = [
+    "exact-band",
+    "exact-band8-bf16",
+    "int8-half",
+    "int8-band",
+    "dither-half",
+    "dither-m2-tierB",
+    "dither-m16-bf16-tierB",
+]
 
 
 @pytest.mark.parametrize("kind", ["normal", "massive", "flat", "tiny"])

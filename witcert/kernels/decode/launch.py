@@ -28,7 +28,7 @@ INTERPRET = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 @dataclass(frozen=True)
 class BandMeter:
-    """Tier A, from the witness of the store; pairing says how channels pair up under RoPE, as the witness was written."""
+    """Tier A, from the witness of the store; pairing: how channels pair up under RoPE, as the witness was written."""
 
     pairing: Literal["half", "adjacent"] = "half"
 
@@ -62,7 +62,7 @@ Meter = BandMeter | HalfStepMeter | TierBMeter
 
 @dataclass(frozen=True)
 class Reading:
-    """One meter of every cell, float32 [batch, Hq]: the labelled bound on the total variation, log A and C (rounded up)."""
+    """One meter of every cell, float32 [batch, Hq]: the labelled bound on the total variation; log A, C, rounded up."""
 
     meter: Labelled
     log_a: Tensor
@@ -71,7 +71,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class DecodeOutput:
-    """out: [batch, Hq, d] in the dtype of q. lse: float32 [batch, Hq], natural log of the mass (-inf: no token). readings."""
+    """out [batch, Hq, d] in the dtype of q; lse float32 [batch, Hq], natural log of the mass (-inf: no token)."""
 
     out: Tensor
     lse: Tensor
@@ -156,15 +156,24 @@ def _check(q: Tensor, store: ExactStore | PackedStore, table: PageTable, meter: 
     return group
 
 
-def _splits(tuning: Tuning, programs: int, tokens: int, device: torch.device) -> int:
-    """Splits of a sequence: enough programs to fill the device once, no split shorter than four tiles."""
+def _tuning(store: ExactStore | PackedStore, group: int) -> tuple[Tuning, int]:
+    """What was fastest on an H200 (benchmarks/NOTES.md), and how many of its programs a multiprocessor runs at once."""
+    large = store.head_dim == 256 or group > 8
+    if isinstance(store, ExactStore):
+        return Tuning(32 if large else 64, 2, 3), 4
+    if store.dither is None:
+        return Tuning(32 if large else 64, 1, 3), 8
+    return Tuning(32, 1, 3 if large else 5), 8
+
+
+def _splits(tuning: Tuning, resident: int, programs: int, tokens: int, device: torch.device) -> int:
+    """Splits of a sequence: as many programs as run at once, no more than 256 and no more than there are tiles."""
     if tuning.splits is not None:
         return tuning.splits
     units = 4
     if device.type == "cuda":
         units = torch.cuda.get_device_properties(device).multi_processor_count
-    wanted = max(1, (units * 12 // tuning.warps) // programs)
-    return max(1, min(wanted, 256, triton.cdiv(tokens, 4 * tuning.tile)))
+    return max(1, min(units * resident // programs, 256, -(-tokens // tuning.tile)))
 
 
 def _readings(meter: Meter | None, log_a: Tensor, c_max: Tensor, value: Tensor) -> tuple[Reading, ...]:
@@ -195,7 +204,7 @@ def decode(
 
     Parameters
     ----------
-    q : float16 or bfloat16 [batch, Hq, d], post-RoPE; d in 64, 128, 256; Hq / Hkv in 1..16. The dtype of an exact store.
+    q : float16 or bfloat16 [batch, Hq, d], post-RoPE; d in 64, 128, 256; Hq / Hkv in 1..16. An exact store's dtype.
     store, table : the cache and where each sequence lies in it.
     scale : softmax scale.
     meter : what to read; None reads nothing and leaves ``out`` the same, bit for bit.
@@ -218,8 +227,9 @@ def decode(
         fits = isinstance(sinks, Tensor) and sinks.dtype == torch.float32 and tuple(sinks.shape) == (heads,)
         if not fits or sinks.device != q.device or not sinks.is_contiguous():
             raise InputError(f"sinks is not a contiguous float32 tensor [{heads}] on {q.device}")
-    tuning = tuning or Tuning()
-    splits = _splits(tuning, batch * store.kv_heads, table.max_tokens, q.device)
+    chosen, resident = _tuning(store, group)
+    tuning = tuning or chosen
+    splits = _splits(tuning, resident, max(1, batch * store.kv_heads), table.max_tokens, q.device)
     tiles = triton.cdiv(triton.cdiv(table.max_tokens, splits), tuning.tile)
     inflate = constants.envelope(tiles, tuning.tile, splits)
 
@@ -243,26 +253,24 @@ def decode(
     part = torch.empty(batch * heads * splits, d, dtype=torch.float32, device=q.device)
     stat = torch.empty(batch * heads * splits, 8, dtype=torch.float32, device=q.device)
 
-    def or_q(x: Tensor | None) -> Tensor:
+    def or_q(x: Tensor | None) -> Tensor:  # a pointer that is never followed
         return q if x is None else x
 
     pair, quad = torch.int16, torch.int32  # two or four codes of values
     words = torch.int32 if d == 64 else torch.int64  # two or four scales
-    pool = store if isinstance(store, PackedStore) else None
+    if isinstance(store, PackedStore):
+        keys, values = store.k_code, store.v_code.view(quad if dither is not None and dither.values else pair)
+        scales = store.k_scale.view(words), store.v_scale.view(words)
+        rest = store.k_outlier, store.outlier_channels, store.epochs
+    else:
+        keys, values, scales, rest = store.k, store.v, (q, q), (None, None, None)
     stage1_kernel[(store.kv_heads, splits, batch)](
-        q,
-        store.k if isinstance(store, ExactStore) else store.k_code,
-        or_q(pool and pool.k_scale.view(words)),
-        store.v if isinstance(store, ExactStore) else store.v_code.view(pair if dither is None or not dither.values else quad),
-        or_q(pool and pool.v_scale.view(words)),
-        or_q(store.witness),
-        or_q(pool and pool.k_outlier),
-        or_q(pool and pool.outlier_channels),
-        or_q(pool and pool.epochs),
+        q, keys, scales[0], values, scales[1], or_q(store.witness), *map(or_q, rest),
         table.pages, table.seq_lens, part, stat,
         table.pages.shape[1], splits, window or MAX_TOKENS,
         *(dither.words if dither else (0, 0)), dither.layer if dither else 0,
-        factor, (softcap or 0.0) * constants.LOG2E, 1.0 / (softcap or 1.0), slack, factor * constants.BAND, radius, adaptive,
+        factor, (softcap or 0.0) * constants.LOG2E, 1.0 / (softcap or 1.0), slack, factor * constants.BAND,
+        radius, adaptive,
         HKV=store.kv_heads, G=group, GP=8 if group <= 8 else 16, D=d, T=tuning.tile, PAGE=table.page_size,
         PACKED=packed, DITHER_K=dither is not None, DITHER_V=dither is not None and dither.values,
         ROUNDS=dither.rounds if dither else 7, OUT=outliers, METER=kind,
@@ -273,7 +281,7 @@ def decode(
     )  # fmt: skip
     stage2_kernel[(batch * heads,)](
         part, stat, or_q(sinks), out, lse, log_a, c_max, value, splits, batch * heads, inflate,
-        HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None,
-        num_warps=1 if d <= 64 else 2, enable_fp_fusion=False,
+        HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None, ROWS=16,
+        num_warps=2, enable_fp_fusion=False,
     )  # fmt: skip
     return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from witcert import bounds
 from witcert.errors import InputError
-from witcert.kernels.decode.launch import BandMeter, HalfStepMeter, Meter, TierBMeter
+from witcert.kernels.decode.launch import BandMeter, HalfStepMeter, Meter
 from witcert.kernels.formats import GROUP, ExactStore, PackedStore, PageTable
 from witcert.kernels.philox.reference import CHANNELS_PER_DRAW, draw_bytes, pack_counter, philox4x32
 from witcert.schemes.grid import STEP
@@ -96,7 +96,9 @@ def steps(store: PackedStore, slots: Tensor) -> Tensor:
     return s.masked_fill(outlier_mask(store), 0.0)
 
 
-def _bounds(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, head: int, scale: float, meter: Meter) -> list[Tensor]:
+def _bounds(
+    q: Tensor, store: ExactStore | PackedStore, slots: Tensor, head: int, scale: float, meter: Meter
+) -> list[Tensor]:
     if isinstance(meter, BandMeter):
         if store.witness is None:
             raise InputError("the store has no witness")
@@ -112,15 +114,12 @@ def _bounds(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, head: int
     if isinstance(meter, HalfStepMeter):
         return [half]
     q = q * ~outlier_mask(store)[head]
-    channels = store.head_dim - 2 * store.outlier_pairs
-    square = bounds.adaptive_radius(
+    adaptive = bounds.adaptive_radius(
         q[~outlier_mask(store)[head]], s[:, ~outlier_mask(store)[head]], scale,
         delta=meter.budget.delta_adaptive(meter.tokens),
     )  # fmt: skip
-    if channels != int((~outlier_mask(store)[head]).sum()):
-        raise InputError("an outlier channel is listed twice")
     tight = bounds.subgaussian_radius(q, s, scale, tokens=meter.tokens, delta_loc=meter.budget.delta_loc)
-    return [torch.minimum(half, x.masked_fill(lost, math.inf)) for x in (square, tight)]
+    return [torch.minimum(half, x.masked_fill(lost, math.inf)) for x in (adaptive, tight)]
 
 
 def decode_reference(

@@ -17,7 +17,9 @@ The output path is the same operations whatever METER is: nothing is contracted 
 multiply-add is written out. Error budget: docs/error-budget/decode.md.
 """
 
-# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,assignment,misc"
+# Triton's tuples know no unpacking, and its compile-time conditions stay apart from those that it traces.
+# ruff: noqa: RUF005, SIM102
 
 from __future__ import annotations
 
@@ -79,8 +81,8 @@ def _query_group(
 ):
     """One group of 32 channels of the queries as integers, with what bounds need of it.
 
-    Returns hi, lo int8 [32, GP]; the multiplier of a code product, the half-step coefficient, the coefficient of cast and
-    arithmetic, the energy, the share of the half-step bound that covers what Tier B adds to its radius, each float32
+    Returns hi, lo int8 [32, GP]; the multiplier of a code product, the half-step coefficient, the coefficient of cast
+    and arithmetic, the energy, the share of the half-step bound that covers what Tier B adds to its radius, each float32
     [GP] in units of log 2 (the energy in units of q); the constant of the dither, int32 [GP].
     """
     channel = g * 32 + tl.arange(0, 32)  # [32]
@@ -196,9 +198,8 @@ def stage1_kernel(
         key1 = key1.to(tl.uint32, bitcast=True)
         word2 = (layer.to(tl.uint32) << 16) | kv_head.to(tl.uint32)
         # 0x7F in every byte. A load that never happens: no constant may take its place (see dither_operand).
-        flip = tl.load(
-            page_ptr + tl.arange(0, T)[:, None] * 8 + tl.arange(0, 8)[None, :], mask=tl.full((T, 8), 0, tl.int32) > length, other=0x7F7F7F7F
-        )  # [T, 8]
+        nowhere = page_ptr + tl.arange(0, T)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        flip = tl.load(nowhere, mask=tl.full((T, 8), 0, tl.int32) > length, other=0x7F7F7F7F)  # [T, 8]
 
     m = tl.full((GP,), -3.0e38, tl.float32)
     acc = ()
@@ -219,7 +220,7 @@ def stage1_kernel(
         else:
             index = position
             within = 0
-        page = tl.load(page_ptr + row.to(tl.int64) * page_stride + index, mask=valid, other=0).to(tl.int64)
+        page = tl.load(page_ptr + row.to(tl.int64) * page_stride + index, mask=valid, other=0).to(tl.int64)  # [T]
         if PACKED:
             at = (page * HKV + kv_head) * PAGE + within  # [T], row of the store
         else:
@@ -322,7 +323,8 @@ def stage1_kernel(
                 s = _scale(scales, g)  # [T]
                 if DITHER_V:
                     word = g * 8 + tl.arange(0, 8)
-                    codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)  # [T, 8]
+                    # [T, 8], four channels each
+                    codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)
                     block = (0x10000 + g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2], side 1
                     w0, w1, w2, w3 = draw(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS

@@ -37,10 +37,10 @@ def _meter(total, mass, top, inflate):
     return tl.where(known, log_a, float("inf")), tl.where(known, c, float("inf")), tl.where(known, meter, 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "cells"])
 def stage2_kernel(
     part_ptr, stat_ptr, sink_ptr, out_ptr, lse_ptr, log_a_ptr, c_ptr, meter_ptr, splits, cells, inflate,
-    HQ: tl.constexpr, D: tl.constexpr, SP: tl.constexpr, METERS: tl.constexpr, SINK: tl.constexpr,
+    HQ: tl.constexpr, D: tl.constexpr, SP: tl.constexpr, METERS: tl.constexpr, SINK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     cell = tl.program_id(0)
     s = tl.arange(0, SP)  # [SP]
@@ -58,10 +58,13 @@ def stage2_kernel(
 
     d = tl.arange(0, D)  # [D]
     value = tl.zeros((D,), tl.float32)
-    for i in range(splits):
-        m_i = tl.load(stat_ptr + (cell.to(tl.int64) * splits + i) * 8)
-        part = tl.load(part_ptr + (cell.to(tl.int64) * splits + i) * D + d)  # [D]
-        value = tl.fma(part, pow2(m_i - top), value)
+    for start in range(0, splits, ROWS):
+        i = start + tl.arange(0, ROWS)  # [ROWS]
+        here = i < splits
+        row = cell.to(tl.int64) * splits + i
+        w = tl.where(here, pow2(tl.load(stat_ptr + row * 8, mask=here, other=-3.0e38) - top), 0.0)
+        part = tl.load(part_ptr + row[:, None] * D + d[None, :], mask=here[:, None], other=0.0)  # [ROWS, D]
+        value += tl.sum(part * w[:, None], axis=0)
     empty = mass == 0.0
     value = tl.where(empty, 0.0, value / tl.where(empty, 1.0, mass))
     tl.store(out_ptr + cell.to(tl.int64) * D + d, value.to(out_ptr.dtype.element_ty))
