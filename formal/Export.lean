@@ -312,8 +312,12 @@ def run (args : List String) : IO Unit := do
   let options : Options := ({} : Options).setBool `pp.proofs true |>.setNat `pp.maxSteps 1000000 |>.setBool `pp.deepTerms true
   let (json, _) ← ((statements (flags.contains "--closure")).run { modules }).toIO
     { fileName := "", fileMap := default, options, maxHeartbeats := 0, maxRecDepth := 100000 } { env }
-  let replayed ← if flags.contains "--replay" then some <$> replay modules env else pure none
-  IO.FS.writeFile out ((json.setObjVal! "replayed" (toJson replayed)).compress ++ "\n")
+  let replayed : Fields ← if flags.contains "--replay" then
+      try pure [("replayed", toJson (← replay modules env))]
+      catch e => pure [("replayed", .null), ("replay_error", .str (toString e))]
+    else pure [("replayed", .null)]
+  let json := replayed.foldl (fun json (name, value) => json.setObjVal! name value) json
+  IO.FS.writeFile out (json.compress ++ "\n")
 
 /-- In a thread of its own, because the size of the first thread's stack cannot be chosen everywhere. -/
 def main (args : List String) : IO Unit := do

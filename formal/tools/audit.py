@@ -104,6 +104,10 @@ def compiled(raw: dict, mods: dict[str, Module]) -> list[Finding]:
             else:
                 message = f"{who} rests on the axiom {axiom}"
             found.append(Finding(*where(c), message))
+    if raw.get("replay_error"):
+        root = mods.get(export.CORE.root)
+        path = str(root.path) if root else export.CORE.root
+        found.append(Finding(path, 1, f"the kernel refuses a compiled constant: {raw['replay_error']}"))
     for t in raw["theorems"]:
         if t["kind"] == "theorem" and not (t["doc"] or "").strip():
             found.append(Finding(*where(t), f"{t['name']} has no docstring"))

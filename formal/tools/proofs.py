@@ -100,9 +100,9 @@ def core_with_wasm(project: Project, checker: Checker, run: Run) -> dict | None:
     if run.problems or export.CORE.root not in report.results:
         return None
     raw = export.with_wasm(checker, project.program, [export.CORE.root])
+    replayed = f"{raw['replayed']} constants replayed by the kernel" if raw["replayed"] else "the replay failed"
     print(
-        f"core layer: {len(members)} modules compiled; {raw['replayed']} constants replayed by the kernel "
-        f"(Lean {raw['lean'].split(',')[0]}, WebAssembly)",
+        f"core layer: {len(members)} modules compiled; {replayed} (Lean {raw['lean'].split(',')[0]}, WebAssembly)",
         flush=True,
     )
     return raw

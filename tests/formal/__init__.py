@@ -1,0 +1,1 @@
+"""Tests of formal/tools: the runner, the export, the audit, the documents, `make proofs`."""
