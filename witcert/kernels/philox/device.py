@@ -3,8 +3,7 @@
 Bit for bit the stream of :mod:`witcert.kernels.philox.reference` and of ``tl.philox`` (theorems ``grid_dither_law``,
 ``grid_mgf``: what the finite dither guarantees; the counter layout makes two sites never share a draw).
 
-One round is two 32x32 -> 64 bit products, each as a low multiply and ``umulhi``, and four XORs. Every value is uint32
-and wraps; nothing on the way is 64 bits wide.
+One round is two 32x32 -> 64 bit products, each one instruction, and four XORs; every other value is uint32 and wraps.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -33,6 +32,13 @@ def split_seed(seed):
 
 
 @triton.jit
+def _wide_product(x, M: tl.constexpr):
+    """High and low word of M * x for uint32 x: one widening multiplication (``umulhi`` and a low multiply are two)."""
+    wide = x.to(tl.uint64) * M
+    return (wide >> 32).to(tl.uint32), wide.to(tl.uint32)
+
+
+@triton.jit
 def philox4x32_words(k0, k1, c0, c1, c2, c3, ROUNDS: tl.constexpr):
     """Four random words of counter (c0, c1, c2, c3) under key (k0, k1): uint32, of one shape, the key of scalars."""
     tl.static_assert(c0.dtype == tl.uint32 and c1.dtype == tl.uint32)
@@ -41,10 +47,8 @@ def philox4x32_words(k0, k1, c0, c1, c2, c3, ROUNDS: tl.constexpr):
     MULTIPLIER_0: tl.constexpr = 0xD2511F53
     MULTIPLIER_2: tl.constexpr = 0xCD9E8D57
     for _ in tl.static_range(ROUNDS):
-        high0 = tl.umulhi(c0, MULTIPLIER_0)
-        low0 = tl.mul(c0, MULTIPLIER_0, sanitize_overflow=False)
-        high2 = tl.umulhi(c2, MULTIPLIER_2)
-        low2 = tl.mul(c2, MULTIPLIER_2, sanitize_overflow=False)
+        high0, low0 = _wide_product(c0, MULTIPLIER_0)
+        high2, low2 = _wide_product(c2, MULTIPLIER_2)
         c0 = high2 ^ c1 ^ k0
         c1 = low2
         c2 = high0 ^ c3 ^ k1
