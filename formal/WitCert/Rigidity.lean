@@ -19,7 +19,8 @@ open ComplexConjugate
 namespace WitCert
 
 /-- A real-linear map of the complex plane is `x ↦ a x + b conj x`. -/
-theorem real_linear_eq {T : ℂ → ℂ} (hadd : ∀ x y, T (x + y) = T x + T y) (hsmul : ∀ (r : ℝ) x, T (r • x) = r • T x) (x : ℂ) :
+theorem real_linear_eq {T : ℂ → ℂ} (hadd : ∀ x y : ℂ, T (x + y) = T x + T y)
+    (hsmul : ∀ (r : ℝ) (x : ℂ), T (r • x) = r • T x) (x : ℂ) :
     T x = (T 1 - Complex.I * T Complex.I) / 2 * x + (T 1 + Complex.I * T Complex.I) / 2 * conj x := by
   have hx : x = x.re • (1 : ℂ) + x.im • Complex.I := by
     rw [Complex.real_smul, Complex.real_smul, mul_one, Complex.re_add_im]
@@ -61,21 +62,21 @@ theorem rigidity [Nonempty ι] (S : (ι → ℂ) →ₗ[ℝ] (κ → ℂ)) (w : 
     ∃ (j : ι) (α : ℂ), (∀ z : ι → ℂ, S z c = α * z j) ∨ ∀ z : ι → ℂ, S z c = α * conj (z j) := by
   -- what `S` does to one input coordinate
   obtain ⟨T, hTdef⟩ : ∃ T : ι → ℂ → ℂ, ∀ j x, T j x = S (Pi.single j x) c := ⟨fun j x => S (Pi.single j x) c, fun _ _ => rfl⟩
-  have hadd : ∀ j x y, T j (x + y) = T j x + T j y := fun j x y => by
+  have hadd : ∀ (j : ι) (x y : ℂ), T j (x + y) = T j x + T j y := fun j x y => by
     have e : (Pi.single j (x + y) : ι → ℂ) = Pi.single j x + Pi.single j y := funext fun i => by
       by_cases h : i = j
       · subst h
         rw [Pi.add_apply, Pi.single_eq_same, Pi.single_eq_same, Pi.single_eq_same]
       · rw [Pi.add_apply, Pi.single_eq_of_ne h, Pi.single_eq_of_ne h, Pi.single_eq_of_ne h, add_zero]
     rw [hTdef, hTdef, hTdef, e, map_add, Pi.add_apply]
-  have hsmul : ∀ j (r : ℝ) x, T j (r • x) = r • T j x := fun j r x => by
+  have hsmul : ∀ (j : ι) (r : ℝ) (x : ℂ), T j (r • x) = r • T j x := fun j r x => by
     have e : (Pi.single j (r • x) : ι → ℂ) = r • (Pi.single j x : ι → ℂ) := funext fun i => by
       by_cases h : i = j
       · subst h
         rw [Pi.smul_apply, Pi.single_eq_same, Pi.single_eq_same]
       · rw [Pi.smul_apply, Pi.single_eq_of_ne h, Pi.single_eq_of_ne h, smul_zero]
     rw [hTdef, hTdef, e, map_smul, Pi.smul_apply]
-  have hrot : ∀ j x, T j (w j * x) = u c * T j x := fun j x => by
+  have hrot : ∀ (j : ι) (x : ℂ), T j (w j * x) = u c * T j x := fun j x => by
     have e : (fun i => w i * (Pi.single j x : ι → ℂ) i) = Pi.single j (w j * x) := funext fun i => by
       by_cases h : i = j
       · subst h
@@ -89,9 +90,11 @@ theorem rigidity [Nonempty ι] (S : (ι → ℂ) →ₗ[ℝ] (κ → ℂ)) (w : 
       _ = ∑ j, S (Pi.single j (z j)) c := Finset.sum_apply c _ _
       _ = ∑ j, T j (z j) := Finset.sum_congr rfl fun j _ => (hTdef j (z j)).symm
   -- its two coefficients
-  obtain ⟨a, ha⟩ : ∃ a : ι → ℂ, ∀ j, a j = (T j 1 - Complex.I * T j Complex.I) / 2 := ⟨fun _ => _, fun _ => rfl⟩
-  obtain ⟨b, hb⟩ : ∃ b : ι → ℂ, ∀ j, b j = (T j 1 + Complex.I * T j Complex.I) / 2 := ⟨fun _ => _, fun _ => rfl⟩
-  have hT : ∀ j x, T j x = a j * x + b j * conj x := fun j x => by
+  obtain ⟨a, ha⟩ : ∃ a : ι → ℂ, ∀ j, a j = (T j 1 - Complex.I * T j Complex.I) / 2 :=
+    ⟨fun j => (T j 1 - Complex.I * T j Complex.I) / 2, fun _ => rfl⟩
+  obtain ⟨b, hb⟩ : ∃ b : ι → ℂ, ∀ j, b j = (T j 1 + Complex.I * T j Complex.I) / 2 :=
+    ⟨fun j => (T j 1 + Complex.I * T j Complex.I) / 2, fun _ => rfl⟩
+  have hT : ∀ (j : ι) (x : ℂ), T j x = a j * x + b j * conj x := fun j x => by
     rw [ha, hb]
     exact real_linear_eq (hadd j) (hsmul j) x
   have hA : ∀ j, a j ≠ 0 → w j = u c := fun j h =>

@@ -110,11 +110,4 @@ theorem tv_le_two_sided (pt ε c p : ι → ℝ) (h_nonneg : ∀ t, 0 ≤ pt t) 
     linarith
   linarith
 
-/-- The reported meter: the smaller of two of the bounds. -/
-theorem meter_sound (pt ε c p : ι → ℝ) (C : ℝ) (h_nonneg : ∀ t, 0 ≤ pt t) (h_sum_one : ∑ t, pt t = 1)
-    (h_bound : ∀ t, |ε t| ≤ c t) (h_max : ∀ t, c t ≤ C)
-    (h_exact : ∀ t, p t = pt t * Real.exp (-ε t) / znorm pt ε) :
-    tv p pt ≤ min (acert pt c ^ 2 / (acert pt c ^ 2 + 4)) ((Real.exp C - 1) / (Real.exp C + 1)) :=
-  le_min (tv_le_sharp_always pt ε c p h_nonneg h_sum_one h_bound h_exact) (tv_le_tanh_half pt ε c p C h_nonneg h_sum_one h_bound h_max h_exact)
-
 end WitCert
