@@ -101,7 +101,7 @@ def main() -> int:
     checks = check_all()
     for c in checks:
         if not c.passed:
-            print(f"RED {c.variant} {c.shape}: error {c.error:.2e}, meter excess {c.excess:.2e}, {c.same_without_meter}")
+            print(f"RED {c.variant} {c.shape}: error {c.error:.2e}, meter excess {c.excess}, {c.same_without_meter}")
     if not all(c.passed for c in checks):
         print("benchmarks: the check is red; no time is reported", file=sys.stderr)
         return 1

@@ -69,6 +69,19 @@ def test_key_not_finite_means_meter_one(bad: float) -> None:
     assert (got.readings[0].log_a[0] == math.inf).all()
 
 
+def test_only_token_at_minus_infinity() -> None:
+    """No mass is left, yet a token was there: no claim."""
+    case, meter = make("exact-band", [1], 1, 1, 64, 1)
+    assert isinstance(case.store, ExactStore)
+    assert case.store.witness is not None
+    slot = int(case.table.slots(0)[0])
+    case.q.fill_(1.0)
+    case.store.k[slot] = -math.inf
+    case.store.witness[slot] = math.inf
+    got = decode(case.q, case.store, case.table, scale=case.scale, meter=meter, tuning=SMALL)
+    assert (torch.as_tensor(got.readings[0].meter.value) == 1).all()
+
+
 @pytest.mark.parametrize("variant", ["int8-half", "dither-tierB"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_scale_not_finite_means_meter_one(variant: str, bad: float) -> None:

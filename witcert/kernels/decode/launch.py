@@ -160,7 +160,7 @@ def _tuning(store: ExactStore | PackedStore, group: int) -> tuple[Tuning, int]:
     """What was fastest on an H200 (benchmarks/NOTES.md), and how many of its programs a multiprocessor runs at once."""
     large = store.head_dim == 256 or group > 8
     if isinstance(store, ExactStore):
-        return Tuning(32 if large else 64, 2, 3), 4
+        return (Tuning(128, 4, 3) if store.head_dim == 64 and not large else Tuning(32 if large else 64, 2, 3)), 4
     if store.dither is None:
         return Tuning(32 if large else 64, 1, 3), 8
     return Tuning(32, 1, 3 if large else 5), 8

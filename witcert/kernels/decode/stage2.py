@@ -24,16 +24,17 @@ def _meter(total, mass, top, inflate):
     ratio = total / tl.where(mass == 0.0, 1.0, mass) * inflate  # >= A
     log_a = tl.log2(ratio) * 0.6931473 * 1.000001 + 1e-6
     square = ratio * ratio
-    sharp = tl.where(ratio <= 2.0, 1.0 - 1.0 / ratio, 1.0 / (1.0 + 4.0 / square)) + 2.4e-7
+    sharp = tl.where(ratio <= 2.0, 1.0 - 1.0 / ratio, 1.0 / (1.0 + 4.0 / square)) + 4e-7
     c = top * 0.69314725  # above log 2
     e = tl.exp2(top) * 1.0000005
     tanh_half = tl.minimum(c * 0.50000006, 1.0 - 2.0 / (e + 1.0) + 4e-7)
     meter = tl.minimum(tl.minimum(sharp, tanh_half), 1.0)
-    known = (ratio < float("inf")) & (top < float("inf"))
-    # No token moved: nothing to inflate, and A is 1.
-    still = top == 0.0
+    known = (ratio < float("inf")) & (top < float("inf")) & (mass > 0.0)
+    # No token at all: a token, even one whose weight vanished, has a bound above 0, or a NaN that shows in the sums.
+    still = (top == 0.0) & (mass == 0.0) & (total == 0.0)
     log_a = tl.where(still, 0.0, log_a)
     meter = tl.where(still, 0.0, meter)
+    known = known | still
     return tl.where(known, log_a, float("inf")), tl.where(known, c, float("inf")), tl.where(known, meter, 1.0)
 
 
@@ -80,6 +81,6 @@ def stage2_kernel(
             total += tl.exp2(sink - top + own)
             c = tl.maximum(c, own)
         log_a, c, meter = _meter(total, mass, c, inflate)
-        tl.store(log_a_ptr + i * cells + cell, tl.where(empty, 0.0, log_a))
-        tl.store(c_ptr + i * cells + cell, tl.where(empty, 0.0, c))
-        tl.store(meter_ptr + i * cells + cell, tl.where(empty, 0.0, meter))
+        tl.store(log_a_ptr + i * cells + cell, log_a)
+        tl.store(c_ptr + i * cells + cell, c)
+        tl.store(meter_ptr + i * cells + cell, meter)
