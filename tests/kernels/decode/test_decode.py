@@ -68,7 +68,7 @@ def test_options(variant: str, option: str) -> None:
 
 
 @pytest.mark.parametrize(("d", "group"), [(128, 7), (256, 1), (64, 16), (128, 9)])
-@pytest.mark.parametrize("variant", ["exact-band", "dither-m2-tierB"])
+@pytest.mark.parametrize("variant", ["exact-band", "dither-m8-tierB"])
 def test_head_dims_and_groups(variant: str, d: int, group: int) -> None:
     check(variant, [21], 1, group, d, 16, "plain", Tuning(tile=32, splits=1))
 

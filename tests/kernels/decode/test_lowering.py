@@ -1,0 +1,63 @@
+"""What the compiler makes of stage 1, without a GPU: the order of registers that two pieces of PTX rely on.
+
+PTX that takes four elements at a time takes them in the order in which a thread holds them. The kernel builds those four
+with ``tl.join``, which puts them side by side; this compiles for a Hopper GPU and reads the layouts that came out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from witcert.kernels.decode.stage1 import stage1_kernel as kernel
+
+tile, warps, stages, values = map(int, sys.argv[1:])
+constants = dict(HKV=4, G=7, GP=8, D=128, T=tile, PAGE=16, PACKED=True, DITHER_K=True, DITHER_V=bool(values), ROUNDS=7,
+                 OUT=0, METER=3, NB=16, ADJACENT=False, CAP=False, WARPS=warps, INTERPRET=False, STAGES=stages)
+pointers = dict(q_ptr="fp16", k_ptr="i8", ks_ptr="i64", v_ptr="i32" if values else "i16", vs_ptr="i64", w_ptr="fp16",
+                ko_ptr="fp16", outlier_ptr="i32", epoch_ptr="i32", page_ptr="i32", len_ptr="i32", out_ptr="fp32",
+                stat_ptr="fp32")
+integers = ("page_stride", "splits", "window", "key0", "key1", "layer")
+signature, attributes = {}, {}
+for i, name in enumerate(kernel.arg_names):
+    if name in constants:
+        signature[name] = "constexpr"
+    elif name in pointers:
+        signature[name] = "*" + pointers[name]
+        attributes[(i,)] = [["tt.divisibility", 16]]
+    else:
+        signature[name] = "i32" if name in integers else "fp32"
+source = ASTSource(kernel, signature, constants, attributes)
+options = dict(num_warps=warps, num_stages=stages, enable_fp_fusion=False)
+print(compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
+"""
+
+
+@pytest.mark.parametrize(("tile", "warps", "stages", "values"), [(32, 1, 5, 1), (64, 4, 2, 0)])
+def test_four_bytes_of_a_word_stay_together(tile: int, warps: int, stages: int, values: int) -> None:
+    pytest.importorskip("triton.backends.nvidia")
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *map(str, (tile, warps, stages, values))],
+        env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", run.stdout, re.MULTILINE))
+    found = 0
+    for line in run.stdout.splitlines():
+        if "elementwise_inline_asm" not in line or "packed_element = 4" not in line:
+            continue
+        found += 1
+        assert "pure = false" in line
+        for name in set(re.findall(r"tensor<[\dx]+x\w+, (#\w+)>", line)):
+            assert re.search(r"sizePerThread = \[.*2, 2\]", layouts[name]), (name, layouts[name])
+            assert "order = [3, 2, 1, 0]" in layouts[name], (name, layouts[name])
+    assert found == (8 if values else 4)
