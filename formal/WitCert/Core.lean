@@ -44,3 +44,4 @@ import WitCert.Core.Hoeffding
 import WitCert.Core.Resample
 import WitCert.Core.AdaptiveRadius
 import WitCert.Core.TierBAdaptive
+import WitCert.Core.TierBAdaptiveExample
