@@ -137,8 +137,9 @@ def write(args: argparse.Namespace, copy: float, checks: list[Any], rows: list[d
     """The report so far, so that an interrupted run keeps what it measured."""
     import triton
 
+    words = [w for i, w in enumerate(sys.argv) if i and w != "--out" and sys.argv[i - 1] != "--out"]
     report = {
-        "command": "python -m benchmarks " + shlex.join(a for a in sys.argv[1:] if not a.startswith(("--out", "/"))),
+        "command": "python -m benchmarks " + shlex.join(words),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,

@@ -1,8 +1,8 @@
 """The constants by which decode rounds its bounds up, each with what it covers; docs/error-budget/decode.md derives them.
 
-Units: u = 2^-24 is one rounding of float32. Three properties of the hardware are assumed and measured by
-``benchmarks/hardware.py``: ``ex2.approx`` errs by at most 2^-22 relative (EXP2), ``sqrt.approx`` by at most 2^-22 (SQRT), and a
-matrix instruction of depth 16 adds with an error of at most 18 * 2^-23 of the sum of the magnitudes (MMA).
+Units: u = 2^-24 is one rounding of float32. Three properties of the hardware are assumed, and measured by
+``python -m benchmarks.assumptions``: ``ex2.approx`` errs by at most 2^-22 relative (EXP2), ``sqrt.approx`` by at most 2^-22
+(SQRT), and a matrix instruction of depth 16 adds with an error of at most 18 * 2^-23 of the sum of the magnitudes (MMA).
 """
 
 from __future__ import annotations
