@@ -16,6 +16,7 @@ import WitCert.TierA
 import WitCert.LseMerge
 import WitCert.Repair
 import WitCert.OutputBound
+import WitCert.Factorial
 import WitCert.CoshSinh
 import WitCert.Uniform
 import WitCert.DitherLaw
