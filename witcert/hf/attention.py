@@ -153,6 +153,17 @@ def _attention(
 
 
 @contextmanager
+def own_attention(model: Any) -> Iterator[None]:
+    """Run the model's attention in transformers' eager implementation while the context lasts."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
 def attention_hook(model: Any, hook: Hook) -> Iterator[None]:
     """Run the model's attention through WitCert's function while the context lasts.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import witcert
 from witcert.errors import InputError, UnsupportedModelError
-from witcert.hf.attention import AttentionCall, attention_hook
+from witcert.hf.attention import AttentionCall, attention_hook, own_attention
 from witcert.hf.load import LoadedModel
 from witcert.observe.activations import Activations, LayerActivations
 
@@ -28,7 +28,9 @@ def query_positions(tokens: int, count: int) -> Tensor:
 def check_agreement(loaded: LoadedModel, input_ids: Tensor) -> float:
     """Largest difference between hooked and own logits on the given ids, relative to their spread; raises if too large."""
     with torch.no_grad():
-        own = loaded.model(input_ids=input_ids, use_cache=False).logits
+        # the eager implementation is the definition: others leave out, in some releases, what they do not support
+        with own_attention(loaded.model):
+            own = loaded.model(input_ids=input_ids, use_cache=False).logits
         with attention_hook(loaded.model, lambda call: None):
             hooked = loaded.model(input_ids=input_ids, use_cache=False).logits
     if not bool(torch.isfinite(own).all()):

@@ -45,7 +45,8 @@ def stored_scale(amax: Tensor, divisor: float) -> Tensor:
     Where amax > 0 it is at least the least positive float16, also when amax / divisor underflows before it is rounded,
     so that 0 always means that the whole group is 0. Not finite where amax is not, or where it exceeds float16.
     """
-    scale = ru16(amax / divisor).to(amax.dtype)
+    # a tensor, not a scalar: on CUDA PyTorch divides by a scalar through its reciprocal, which may round differently
+    scale = ru16(amax / torch.full_like(amax, divisor)).to(amax.dtype)
     return torch.where(amax > 0, scale.clamp_min(LEAST_SCALE), scale)
 
 
