@@ -28,9 +28,9 @@ OPTIONS = [
     # of some hundred theorems used up the machine's memory.
     "Elab.async=false",
 ]
-# Modules that one process compiles before a new one takes its place: what an import loads stays in its
-# memory, of which WebAssembly gives at most 2 GB.
-SERVES = 8
+# A server that has grown to this many megabytes makes way for a new one: what an import loads stays in its
+# memory, about 95 MB a module, and WebAssembly gives at most 2 GB besides the code.
+SERVER_MB = 2500
 
 
 @dataclass
@@ -119,7 +119,11 @@ class Checker:
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=".lean-", dir=self.build) as tmp:
             new = Path(tmp) / "out.olean"
-            run = self._run_lean(name, new)
+            # The text that the digest is of, whatever the file has become since.
+            text = Path(tmp) / (name.replace(".", "/") + ".lean")
+            text.parent.mkdir(parents=True, exist_ok=True)
+            text.write_text(self.mods[name].text, encoding="utf-8")
+            run = self._run_lean(name, text, Path(tmp), new)
             messages = [
                 [m["severity"], m.get("kind", ""), m["pos"]["line"], m["pos"]["column"], m["data"]]
                 for m in run.messages
@@ -139,20 +143,22 @@ class Checker:
         os.replace(fresh, record)
         return result
 
-    def _run_lean(self, name: str, olean: Path) -> lean.Outcome:
-        """In a server where many modules are to be compiled; alone where few are, or where the server broke down."""
-        path = self.mods[name].path
+    def _run_lean(self, name: str, text: Path, root: Path, olean: Path) -> lean.Outcome:
+        """In a server where many modules are to be compiled; alone where few are, or where the server failed.
+
+        A failure in a server may be one of its memory, so it counts only when a fresh process agrees.
+        """
         if self._use_servers:
             server = self._idle.pop() if self._idle else lean.Server(self.options, [self.build])
-            outcome = server.compile(name, path, olean, self.timeout)
-            if outcome.crashed or server.served >= SERVES:
+            outcome = server.compile(name, text, olean, self.timeout)
+            if outcome.crashed or server.megabytes() > SERVER_MB:
                 server.close()
             else:
                 self._idle.append(server)
-            if not outcome.crashed:
+            if outcome.status == 0 or (server.served == 1 and not outcome.crashed):
                 return outcome
         return lean.run(
-            ["--json", "-R", self.root, "-j", "1", *(f"-D{o}" for o in self.options), "-o", olean, path],
+            ["--json", "-R", root, "-j", "1", *(f"-D{o}" for o in self.options), "-o", olean, text],
             lean_path=[self.build],
             timeout=self.timeout,
         )

@@ -10,6 +10,7 @@ import install
 import lean
 from check import Checker, locked
 from problem import Problem
+from source import Module
 from spec import SpecName
 
 SCHEMA = 1
@@ -112,7 +113,7 @@ def _binders(t: dict) -> dict:
     return roles
 
 
-def build(raw: dict, spec: list[SpecName], sources: Path) -> dict:
+def build(raw: dict, spec: list[SpecName], mods: dict[str, Module]) -> dict:
     """The content of formal/statements.json for the layers that were exported.
 
     `statement_hash` is the sha256 of `explicit`, the fully explicit type: it changes exactly when the statement
@@ -154,7 +155,7 @@ def build(raw: dict, spec: list[SpecName], sources: Path) -> dict:
     definitions = []
     for d in raw["definitions"]:
         if d["written"]:
-            lines = (sources / _file(d["module"]).removeprefix("formal/")).read_text(encoding="utf-8").split("\n")
+            lines = mods[d["module"]].text.split("\n")
             definitions.append(
                 {
                     "name": d["name"],

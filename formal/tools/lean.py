@@ -133,6 +133,14 @@ class Server:
         outcome.crashed = True
         return outcome
 
+    def megabytes(self) -> float:
+        """How much memory the process holds."""
+        try:
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        except OSError:
+            return 0.0
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()

@@ -123,7 +123,7 @@ def real_not_compiled(mods: dict[str, source.Module], promised: list[spec.SpecNa
 
 def assemble(project: Project, mods, promised, raw: dict, run: Run) -> dict:
     """The statements as they are now."""
-    new = export.build(raw, promised, project.formal)
+    new = export.build(raw, promised, mods)
     if run.real_compiled:
         new["real_sources"] = sources_digest(mods)
     else:

@@ -18,7 +18,7 @@ Statements = dict[str, dict]
 
 
 def statements(s: Sample) -> tuple[dict, Statements]:
-    built = export.build(s.raw, spec.load(s.root / "formal" / "spec_names.json"), s.root / "formal")
+    built = export.build(s.raw, spec.load(s.root / "formal" / "spec_names.json"), s.checker.mods)
     return built, {t["name"].removeprefix("WitCert.Core."): t for t in built["theorems"]}
 
 
