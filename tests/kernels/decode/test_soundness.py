@@ -115,6 +115,20 @@ def test_never_below_the_golden_meter(variant: str, kind: str) -> None:
     check(case, meter, Tuning(16, splits=2))
 
 
+def test_bfloat16_outliers_that_float16_cannot_hold() -> None:
+    """An outlier channel is stored as float16: a bfloat16 key of 1e-6 loses up to 2^-25, which a query of 3e4 shows."""
+    case, meter = make("dither-m16-bf16-tierB", [19, 5], 1, 2, 64, 1, "tiny")
+    assert meter is not None
+    assert isinstance(case.store, PackedStore)
+    mask = outlier_mask(case.store)[0].cpu()
+    lost = served_keys(case.store, case.table.slots(0)).cpu()[:, 0] - case.k[case.table.slots(0).cpu()][:, 0].double()
+    assert float(lost[:, mask].abs().max()) > 2.0**-26  # otherwise this test would show nothing
+    for h in range(2):
+        # the query sees outlier channels only, along the loss of one token: no other term of the bound can pay for it
+        case.q[:, h] = torch.where(mask, 3e4 * torch.sign(lost[3 * h]), 0.0).to(case.q.dtype)
+    check(case, meter, Tuning(16, splits=2))
+
+
 def worst_query(case: Case, head: int, token: int) -> Tensor:
     """The query along which the residual of one token is as large as half a step allows: the residual's signs."""
     slots = case.table.slots(0)

@@ -188,6 +188,8 @@ def stage1_kernel(
             q_out = tl.load(q_ptr + head_row[None, :] * D + outlier[:, None], mask=listed, other=0.0)
             q_out = q_out.to(tl.float16)  # [OP, GP]; what bfloat16 loses here is below 2^-25, or infinite
             q_out_abs = ru16(tl.where(listed, tl.abs(q_out.to(tl.float32)) + 0.015625, 0.0))
+            # A bfloat16 key below 2^-14 becomes float16 with an error of 2^-25; 2^-24 pays for the roundings of the sum.
+            q_out_lost = tl.sum(q_out_abs.to(tl.float32), axis=0) * (factor * 5.9604645e-08)  # [GP]
     else:
         channel = tl.arange(0, D)
         q = tl.load(q_ptr + head_row[None, :] * D + channel[:, None], mask=inside[None, :], other=0.0)  # [D, GP]
@@ -293,7 +295,7 @@ def stage1_kernel(
                 bound = step
             if PACKED:
                 if OUT > 0:
-                    arithmetic = tl.dot(tl.abs(k_out), q_out_abs) * (factor * 6.1035156e-05)
+                    arithmetic = tl.dot(tl.abs(k_out), q_out_abs) * (factor * 6.1035156e-05) + q_out_lost[None, :]
                     bound += arithmetic
             # Rows past the end have scale and witness 0: their bound is slack, their weight 0.
             if METER == 3:
