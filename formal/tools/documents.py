@@ -167,7 +167,8 @@ def _entry(t: dict, labels: dict, purpose: str) -> list[str]:
 
 TEX_HEAD = r"""% Statements of WitCert's theorems, for papers.  GENERATED
 %
-%   \input{theorems}                     in the preamble
+%   \usepackage[T1]{fontenc}             in the preamble, and then
+%   \input{theorems}
 %   \witcertsentence{tv_le_sharp}        what it says, in words (ASCII)
 %   \witcertstatement{tv_le_sharp}       the statement in ASCII; works with every engine
 %   \witcertunicode{tv_le_sharp}         the statement as Lean prints it; XeLaTeX or LuaLaTeX, and a monospaced
@@ -224,7 +225,7 @@ def _tex_code(text: str) -> str:
         body = line.lstrip(" ")
         indent = len(line) - len(body)
         lines.append((rf"\hspace*{{{indent / 2:g}em}}" if indent else "") + tex_escape(body))
-    return "\\\\\n".join(lines)
+    return "\\\\{}\n".join(lines)
 
 
 def tex(statements: dict, spec: list[SpecName]) -> str:

@@ -57,7 +57,7 @@ def test_tex(promised) -> None:
     ascii_part, unicode_part = text.split("}{%\n")[1:3]
     assert ascii_part.isascii()
     assert "epsilon : Nat -{}\\textgreater{} R" in ascii_part
-    assert "forall t,\\\\\n\\hspace*{3em}t \\textless{}= x\\_1" in ascii_part
+    assert "forall t,\\\\{}\n\\hspace*{3em}t \\textless{}= x\\_1" in ascii_part
     assert "ε : Nat → R" in unicode_part
     assert "lemma" not in text
     assert r"\paragraph{\texttt{two\_lt}} \witcertsentence{two_lt}\witcertstatement{two_lt}" in text
