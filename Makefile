@@ -43,7 +43,9 @@ contracts: $(VENV)/installed ## validate the kernels against the theorems (needs
 	$(PY) -m contracts
 
 bench: $(VENV)/installed ## side-by-side kernel benchmark (needs a CUDA GPU)
-	$(PY) -m benchmarks
+	@mkdir -p $(OUT)
+	$(PY) -m benchmarks --out $(OUT)/bench-decode.json
+	$(PY) -m benchmarks.write --out $(OUT)/bench-write.json
 
 report: demo ## run the demo and refresh the README's table and figure from it
 	$(PY) docs/refresh.py $(OUT)/demo
