@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -44,6 +45,7 @@ def observe_model(
     tick: Tick = silent,
 ) -> Results:
     """Record the texts, meter every scheme, and (unless ``output`` is false) run the model on each served cache."""
+    start = time.monotonic()
     torch.manual_seed(config.seed)
     recordings, encoded, exact = record(loaded, texts, tokens=tokens, queries=queries, tick=tick)
 
@@ -58,7 +60,9 @@ def observe_model(
         e.text.domain: {"kl": 0.0, "top1": 1.0, "recall": recall_accuracy(logits, e)}
         for e, logits in zip(encoded, exact, strict=True)
     }
-    return observe(recordings, config, output=run if output else None, baseline=baseline if output else {}, tick=tick)
+    results = observe(recordings, config, output=run if output else None, baseline=baseline if output else {}, tick=tick)
+    results.seconds = time.monotonic() - start
+    return results
 
 
 def units(schemes: int, texts: int) -> int:
