@@ -92,7 +92,10 @@ def main() -> int:
     parser.add_argument("--no-baselines", action="store_true")
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        print("benchmarks: NOT RUN, PyTorch sees no CUDA GPU here; use a machine with an NVIDIA GPU and a CUDA build of PyTorch", file=sys.stderr)
+        print(
+            "benchmarks: NOT RUN, PyTorch sees no CUDA GPU here; use a machine with an NVIDIA GPU and a CUDA build of PyTorch",
+            file=sys.stderr,
+        )
         return 2
     torch.manual_seed(20261129)
     if args.jobs:
