@@ -46,7 +46,7 @@ class MeterRow:
 
 @dataclass(frozen=True)
 class SchemeRow:
-    """One scheme over all texts. tv, value_share, comparison, looseness and output are ``measured``."""
+    """One scheme over all texts; everything but ``meters`` is ``measured`` (also joint_coverage: it needs exact values)."""
 
     scheme: str
     summary: str
@@ -72,7 +72,7 @@ class SchemeRow:
         label = Measured.label
         for key in ("tv", "value_share", "comparison", "looseness"):
             out[key] = {"guarantee": label, **out[key]}
-        out["joint_coverage"] = {"guarantee": self.meters[0].guarantee, "value": self.joint_coverage}
+        out["joint_coverage"] = {"guarantee": label, "value": self.joint_coverage}
         out["output"] = {d: {"guarantee": label, **v} for d, v in self.output.items()}
         return out
 

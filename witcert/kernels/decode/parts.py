@@ -16,7 +16,6 @@ __all__ = [
     "capped",
     "dither_operand",
     "dithered_to_half",
-    "draw",
     "fold_max",
     "fold_sum",
     "half_of_pair",
@@ -54,28 +53,6 @@ def capped(z, cap_log2, inverse_cap):
     y = tl.where(z == z, y, z)  # NaN stays
     e = tl.exp2(y * 2.8853900817779268)
     return cap_log2 * (1.0 - 2.0 / (e + 1.0))
-
-
-@triton.jit
-def _product(x, M: tl.constexpr):
-    """High and low word of M * x, from one widening multiplication."""
-    wide = x.to(tl.uint64) * M
-    return (wide >> 32).to(tl.uint32), wide.to(tl.uint32)
-
-
-@triton.jit
-def draw(k0, k1, c0, c1, c2, c3, ROUNDS: tl.constexpr):
-    """Philox4x32: four words of the counter (c0, c1, c2, c3); any of the four may be a scalar or broadcast."""
-    for _ in tl.static_range(ROUNDS):
-        high0, low0 = _product(c0, 0xD2511F53)
-        high2, low2 = _product(c2, 0xCD9E8D57)
-        c0 = high2 ^ c1 ^ k0
-        c1 = low2
-        c2 = high0 ^ c3 ^ k1
-        c3 = low0
-        k0 = tl.add(k0, 0x9E3779B9, sanitize_overflow=False)
-        k1 = tl.add(k1, 0xBB67AE85, sanitize_overflow=False)
-    return c0, c1, c2, c3
 
 
 @triton.jit

@@ -30,7 +30,6 @@ from witcert.kernels.decode.parts import (
     capped,
     dither_operand,
     dithered_to_half,
-    draw,
     fold_max,
     fold_sum,
     half_of_pair,
@@ -38,6 +37,7 @@ from witcert.kernels.decode.parts import (
     pow2,
     value_scales,
 )
+from witcert.kernels.philox.device import philox4x32_words
 from witcert.kernels.rounding import ru16
 
 __all__ = ["stage1_kernel"]
@@ -242,7 +242,7 @@ def stage1_kernel(
                 code = tl.load(k_ptr + at[:, None] * D + channel[None, :], mask=valid[:, None], other=0)  # [T, 32]
                 if DITHER_K:
                     block = (g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2]
-                    w0, w1, w2, w3 = draw(
+                    w0, w1, w2, w3 = philox4x32_words(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
                     )
                     byte = dither_operand(join_words(w0, w1, w2, w3), flip, T, 32, INTERPRET)  # [T, 32]
@@ -328,7 +328,7 @@ def stage1_kernel(
                     # [T, 8], four channels each
                     codes = tl.load(v_ptr + at[:, None] * (D // 4) + word[None, :], mask=valid[:, None], other=0)
                     block = (0x10000 + g * 2 + tl.arange(0, 2)).to(tl.uint32)  # [2], side 1
-                    w0, w1, w2, w3 = draw(
+                    w0, w1, w2, w3 = philox4x32_words(
                         key0, key1, slot32[:, None], epoch[:, None], word2, block[None, :], ROUNDS
                     )
                     v = dithered_to_half(codes, join_words(w0, w1, w2, w3), s, T, 32, INTERPRET)  # [T, 32]
