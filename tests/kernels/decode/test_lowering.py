@@ -22,9 +22,10 @@ from witcert.kernels.decode.stage1 import stage1_kernel as kernel
 
 tile, warps, stages, values = map(int, sys.argv[1:])
 constants = dict(HKV=4, G=7, GP=8, D=128, T=tile, PAGE=16, PACKED=True, DITHER_K=True, DITHER_V=bool(values), ROUNDS=7,
-                 OUT=0, METER=3, NB=16, ADJACENT=False, CAP=False, WARPS=warps, INTERPRET=False, STAGES=stages)
+                 OUT=0, METER=3, NB=16, ADJACENT=False, CAP=False, WARPS=warps, INTERPRET=False, STAGES=stages,
+                 PART=-1)
 pointers = dict(q_ptr="fp16", k_ptr="i8", ks_ptr="i64", v_ptr="i32" if values else "i16", vs_ptr="i64", w_ptr="fp16",
-                ko_ptr="fp16", outlier_ptr="i32", epoch_ptr="i32", page_ptr="i32", len_ptr="i32", out_ptr="fp32",
+                ko_ptr="fp16", outlier_ptr="i32", epoch_ptr="i32", page_ptr="i32", len_ptr="i32", part_ptr="u8", out_ptr="fp32",
                 stat_ptr="fp32")
 integers = ("page_stride", "splits", "window", "key0", "key1", "layer")
 signature, attributes = {}, {}

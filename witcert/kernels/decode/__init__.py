@@ -4,10 +4,12 @@ from witcert.kernels.decode.launch import (
     BandMeter,
     DecodeOutput,
     HalfStepMeter,
+    PagePart,
     Reading,
     TierBMeter,
     Tuning,
     decode,
 )
+from witcert.kernels.decode.merge import merge
 
-__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "Reading", "TierBMeter", "Tuning", "decode"]
+__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "PagePart", "Reading", "TierBMeter", "Tuning", "decode", "merge"]

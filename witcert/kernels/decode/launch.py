@@ -19,7 +19,7 @@ from witcert.kernels.decode.stage1 import stage1_kernel
 from witcert.kernels.decode.stage2 import stage2_kernel
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 
-__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "Reading", "TierBMeter", "Tuning", "decode"]
+__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "PagePart", "Reading", "TierBMeter", "Tuning", "decode"]
 
 MAX_GROUP = 16
 MAX_TOKENS = 2**24
@@ -100,6 +100,33 @@ class Tuning:
             raise InputError(f"stages={self.stages!r} is outside 1..8")
         if self.splits is not None and not 1 <= self.splits <= 1024:
             raise InputError(f"splits={self.splits!r} is outside 1..1024")
+
+
+@dataclass(frozen=True, eq=False)
+class PagePart:
+    """One of two parts of a cache that are read from different stores and merged by :func:`merge`.
+
+    parts : uint8 [batch, Hkv, max_pages], 0 or 1: the part to which each page of each KV head belongs. index : the part
+    that this call reads, 0 or 1; what belongs to the other is left out as if it were not cached.
+    """
+
+    parts: Tensor
+    index: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.index, bool) or self.index not in (0, 1):
+            raise InputError(f"index={self.index!r} is neither 0 nor 1")
+        x = self.parts
+        if not isinstance(x, Tensor) or x.dtype != torch.uint8 or x.ndim != 3 or not x.is_contiguous():
+            kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise InputError(f"parts is {kind}; expected a contiguous uint8 tensor [batch, Hkv, max_pages]")
+
+    def check(self, table: PageTable, kv_heads: int) -> None:
+        """Raise InputError unless the parts are those of the table."""
+        expected = (table.batch, kv_heads, table.pages.shape[1])
+        if tuple(self.parts.shape) != expected or self.parts.device != table.pages.device:
+            where = f"{tuple(self.parts.shape)} on {self.parts.device}"
+            raise InputError(f"parts is {where}; expected {expected} on {table.pages.device}")
 
 
 def _positive(name: str, value: float) -> float:
@@ -198,6 +225,7 @@ def decode(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    part: PagePart | None = None,
     tuning: Tuning | None = None,
 ) -> DecodeOutput:
     """Attention of one query token per sequence over its cached tokens, and the meter of every cell.
@@ -211,6 +239,7 @@ def decode(
     window : number of most recent tokens that are visible, or None for all.
     softcap : cap of the logits, ``cap * tanh(logit / cap)``, or None.
     sinks : float32 [Hq], logit of a virtual token without value, or None.
+    part : read only the pages of one part, see :class:`PagePart`; None reads all.
     tuning : how the work is cut; every choice is sound, not every one is fast.
 
     No host synchronization, two launches, deterministic, capturable in a CUDA graph. NaN or infinity on the way to a
@@ -227,6 +256,10 @@ def decode(
         fits = isinstance(sinks, Tensor) and sinks.dtype == torch.float32 and tuple(sinks.shape) == (heads,)
         if not fits or sinks.device != q.device or not sinks.is_contiguous():
             raise InputError(f"sinks is not a contiguous float32 tensor [{heads}] on {q.device}")
+    if part is not None:
+        if not isinstance(part, PagePart):
+            raise InputError(f"part is {type(part).__name__}; expected PagePart or None")
+        part.check(table, store.kv_heads)
     chosen, resident = _tuning(store, group)
     tuning = tuning or chosen
     splits = _splits(tuning, resident, max(1, batch * store.kv_heads), table.max_tokens, q.device)
@@ -250,7 +283,7 @@ def decode(
     log_a, c_max, value = (torch.empty(meters, batch, heads, dtype=torch.float32, device=q.device) for _ in range(3))
     if batch == 0:
         return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))
-    part = torch.empty(batch * heads * splits, d, dtype=torch.float32, device=q.device)
+    sums = torch.empty(batch * heads * splits, d, dtype=torch.float32, device=q.device)
     stat = torch.empty(batch * heads * splits, 8, dtype=torch.float32, device=q.device)
 
     def or_q(x: Tensor | None) -> Tensor:  # a pointer that is never followed
@@ -266,7 +299,7 @@ def decode(
         keys, values, scales, rest = store.k, store.v, (q, q), (None, None, None)
     stage1_kernel[(store.kv_heads, splits, batch)](
         q, keys, scales[0], values, scales[1], or_q(store.witness), *map(or_q, rest),
-        table.pages, table.seq_lens, part, stat,
+        table.pages, table.seq_lens, q if part is None else part.parts, sums, stat,
         table.pages.shape[1], splits, window or MAX_TOKENS,
         *(dither.words if dither else (0, 0)), dither.layer if dither else 0,
         factor, (softcap or 0.0) * constants.LOG2E, 1.0 / (softcap or 1.0), slack, factor * constants.BAND,
@@ -277,10 +310,11 @@ def decode(
         NB=store.witness.shape[-1] if kind == 1 and store.witness is not None else 16,
         ADJACENT=isinstance(meter, BandMeter) and meter.pairing == "adjacent", CAP=softcap is not None,
         WARPS=tuning.warps, INTERPRET=INTERPRET, STAGES=tuning.stages,
+        PART=-1 if part is None else part.index,
         num_warps=tuning.warps, enable_fp_fusion=False, maxnreg=tuning.registers,
     )  # fmt: skip
     stage2_kernel[(batch * heads,)](
-        part, stat, or_q(sinks), out, lse, log_a, c_max, value, splits, batch * heads, inflate,
+        sums, stat, or_q(sinks), out, lse, log_a, c_max, value, splits, batch * heads, inflate,
         HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None, ROWS=16,
         num_warps=2, enable_fp_fusion=False,
     )  # fmt: skip

@@ -136,13 +136,13 @@ def _query_bands(q_ptr, head_row, inside, D: tl.constexpr, NB: tl.constexpr, ADJ
 
 @triton.jit(do_not_specialize=["page_stride", "splits", "window", "key0", "key1", "layer"])
 def stage1_kernel(
-    q_ptr, k_ptr, ks_ptr, v_ptr, vs_ptr, w_ptr, ko_ptr, outlier_ptr, epoch_ptr, page_ptr, len_ptr, out_ptr, stat_ptr,
-    page_stride, splits, window, key0, key1, layer,
+    q_ptr, k_ptr, ks_ptr, v_ptr, vs_ptr, w_ptr, ko_ptr, outlier_ptr, epoch_ptr, page_ptr, len_ptr, part_ptr, out_ptr,
+    stat_ptr, page_stride, splits, window, key0, key1, layer,
     factor, cap_log2, inverse_cap, slack, band_factor, radius, radius_adaptive,
     HKV: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, T: tl.constexpr, PAGE: tl.constexpr,
     PACKED: tl.constexpr, DITHER_K: tl.constexpr, DITHER_V: tl.constexpr, ROUNDS: tl.constexpr, OUT: tl.constexpr,
     METER: tl.constexpr, NB: tl.constexpr, ADJACENT: tl.constexpr, CAP: tl.constexpr, WARPS: tl.constexpr,
-    INTERPRET: tl.constexpr, STAGES: tl.constexpr,
+    INTERPRET: tl.constexpr, STAGES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     NG: tl.constexpr = D // 32
     # Accumulators of the output: one; one for each group; two for each group, of its even and its odd channels.
@@ -222,6 +222,10 @@ def stage1_kernel(
         else:
             index = position
             within = 0
+        if PART >= 0:
+            # Pages of the other part are not there at all: no load, weight 0, bound 0.
+            mine = part_ptr + (row.to(tl.int64) * HKV + kv_head) * page_stride + index
+            valid &= tl.load(mine, mask=valid, other=PART ^ 1).to(tl.int32) == PART
         page = tl.load(page_ptr + row.to(tl.int64) * page_stride + index, mask=valid, other=0).to(tl.int64)  # [T]
         if PACKED:
             at = (page * HKV + kv_head) * PAGE + within  # [T], row of the store
@@ -308,8 +312,12 @@ def stage1_kernel(
                 # NaN in the bound is NaN in both, which a minimum of two NaNs keeps.
                 tight = tl.minimum(tight, bound)
                 bound = tl.minimum(loose, bound)
+                if PART >= 0:
+                    tight = tl.where(valid[:, None], tight, 0.0)
                 a1 = tl.fma(a1, alpha[None, :], fold_sum(tl.exp2(x + tight), T, GP, WARPS))
                 c1 = tl.maximum(c1, fold_max(tight, T, GP, WARPS))
+            if PART >= 0:
+                bound = tl.where(valid[:, None], bound, 0.0)
             a0 = tl.fma(a0, alpha[None, :], fold_sum(tl.exp2(x + bound), T, GP, WARPS))
             c0 = tl.maximum(c0, fold_max(bound, T, GP, WARPS))
 
