@@ -25,10 +25,16 @@ MEMORY = 0.45
 """Largest share of the device's memory that one fp16 store may take."""
 
 
-def shapes(batches: list[int], tokens: list[int]) -> list[Shape]:
+def geometry(text: str) -> tuple[int, int, int]:
+    """"4,7,128" as KV heads, query heads of each, channels of a head."""
+    heads, group, head_dim = (int(x) for x in text.split(","))
+    return heads, group, head_dim
+
+
+def shapes(batches: list[int], tokens: list[int], heads: tuple[tuple[int, int, int], ...] = HEADS) -> list[Shape]:
     """All shapes whose fp16 store fits."""
     total = torch.cuda.get_device_properties(0).total_memory
-    every = [Shape(b, s, *h) for h in HEADS for b in batches for s in tokens]
+    every = [Shape(b, s, *h) for h in heads for b in batches for s in tokens]
     return [x for x in every if 4 * x.head_dim * x.kv_heads * x.batch * x.tokens <= MEMORY * total]
 
 
@@ -86,6 +92,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the measurements as JSON")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 32768, 131072])
+    parser.add_argument("--heads", type=geometry, nargs="+", default=list(HEADS), help="KV heads,group,head_dim")
     parser.add_argument("--page-size", type=int, default=16, choices=(1, 16))
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--jobs", type=int, default=0, help="compile first, in this many processes")
@@ -113,7 +120,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     print(f"{torch.cuda.get_device_name()}: copy {copy / 1e9:.0f} GB/s, page size {args.page_size}")
     print(f"{'shape':24s} {'variant':26s} {'us':>9s} {'GB/s':>6s} {'copy':>5s} {'fp16':>6s} {'floor':>6s} spread")
-    for shape in shapes(args.batch, args.tokens):
+    for shape in shapes(args.batch, args.tokens, tuple(args.heads)):
         found = measure(shape, args.page_size, args.repeats)
         if not args.no_baselines:
             found += measure_baselines(shape, args.repeats)
