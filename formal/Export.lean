@@ -7,8 +7,8 @@ import Lean.Util.CollectAxioms
 # Export of statements
 
 Reads the compiled modules of this project and writes, as JSON, what they state: every theorem with its
-binders, its conclusion, its documentation and its fully explicit type, every definition that a statement
-rests on, and every use of an axiom.  Hashes, layers and documents are made from this by `formal/tools`.
+binders, its conclusion, its documentation, its fully explicit type and the theorems that its proof cites,
+every definition that a statement rests on, and every use of an axiom.  Hashes, layers and documents are made from this by `formal/tools`.
 
     lake env lean --run formal/Export.lean OUT.json WitCert.Core [WitCert]
 
@@ -177,6 +177,27 @@ def names (ns : Array Name) : Json := toJson (ns.map toString)
 
 /-! ### theorems and definitions -/
 
+/-- Is this a theorem that others may cite: written by the author, not private, no field and no instance? -/
+def isCitable (n : Name) : ExportM Bool := do
+  let some (.thmInfo _) := (← getEnv).find? n | return false
+  return !isPrivateName n && !(← getEnv).isProjectionFn n && !(← isInstance n) && (← isWritten n)
+
+/-- The citable theorems that the proof of `n` rests on directly: those that its term names, itself or through
+constants of the project that are not citable (private lemmas, what Lean split off, definitions with proofs in
+them), each followed until a citable theorem is reached. -/
+def proofUses (n : Name) (v : TheoremVal) : ExportM (Array Name) := do
+  let mut seen : NameSet := {}
+  let mut todo := v.value.getUsedConstants.toList
+  let mut out := #[]
+  repeat
+    let c :: rest := todo | break
+    todo := rest
+    if c == n || seen.contains c || (← moduleOf? c).isNone then continue
+    seen := seen.insert c
+    if ← isCitable c then out := out.push c
+    else todo := (← getConstInfo c).getUsedConstantsAsSet.toList ++ todo
+  return out.qsort (toString · < toString ·)
+
 def theoremJson (n m : Name) (v : TheoremVal) : ExportM (Json × NameSet) := do
   let (text, constants) ← explicit v.levelParams v.type
   let used ← constants.toArray.filterM fun c => return (← moduleOf? c).isSome
@@ -188,7 +209,7 @@ def theoremJson (n m : Name) (v : TheoremVal) : ExportM (Json × NameSet) := do
     return [("statement", .str (readable signature.fmt)), ("binders", .arr binders), ("conclusion", .str conclusion)]
   let doc ← docOf n
   return (obj [[("name", toString n), ("kind", kind)], at_, readableParts,
-    [("explicit", text), ("uses", names used), ("doc", doc)]], constants)
+    [("explicit", text), ("uses", names used), ("proof_uses", names (← proofUses n v)), ("doc", doc)]], constants)
 
 def fieldsJson (n : Name) : MetaM (Array Json) := do
   let env ← getEnv

@@ -114,7 +114,9 @@ class Checker:
             return stored
         olean, record = self.out(name, ".olean"), self.out(name, ".json")
         olean.parent.mkdir(parents=True, exist_ok=True)
-        for old in (olean, record):
+        # The parts that a file with a `module` header compiles to besides: left over from an older text, they are
+        # loaded along with the new .olean, and Lean dies of them.
+        for old in (olean, record, *(self.out(name, s) for s in (".olean.private", ".olean.server", ".ir"))):
             old.unlink(missing_ok=True)
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=".lean-", dir=self.build) as tmp:

@@ -117,7 +117,8 @@ def build(raw: dict, spec: list[SpecName], mods: dict[str, Module]) -> dict:
     """The content of formal/statements.json for the layers that were exported.
 
     `statement_hash` is the sha256 of `explicit`, the fully explicit type: it changes exactly when the statement
-    does.  `meaning_hash` covers the project's definitions under it as well, however deep.
+    does.  `meaning_hash` covers the project's definitions under it as well, however deep.  `uses` are the public
+    theorems that the proof cites, itself or through private ones; no hash covers them.
     """
     promised = {n.full for n in spec}
     axioms = axioms_of(raw)
@@ -149,6 +150,7 @@ def build(raw: dict, spec: list[SpecName], mods: dict[str, Module]) -> dict:
                     "statement_hash": sha256(t["explicit"]),
                     "meaning_hash": meaning(t["explicit"], t["uses"]),
                     "definitions": sorted(_reach(t["uses"], uses) & written),
+                    "uses": sorted(t["proof_uses"]),
                     "axioms": sorted(axioms[t["name"]]),
                 }
             )

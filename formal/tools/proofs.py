@@ -147,8 +147,8 @@ def compare_statements(project: Project, new: dict, update: bool, by_lake: bool,
     if update:
         print(f"statements: {where} {'rewritten' if _write(project.statements, export.dump(new)) else 'unchanged'}")
         return
-    # Another release of Lean may find another proof, naming other axioms, for the same statement.
-    skip = frozenset({"axioms"}) if by_lake else frozenset()
+    # Another release of Lean may find another proof, naming other axioms and lemmas, for the same statement.
+    skip = frozenset({"axioms", "uses"}) if by_lake else frozenset()
     changed = export.differences(export.load(project.statements), new, skip)
     for line in changed[:20]:
         print(f"  {line}")

@@ -86,7 +86,7 @@ theorem ext (p q : Prop) (h : p ↔ q) : p = q := propext h
 /-- Uses it through another theorem. -/
 theorem ext_again (p q : Prop) (h : p ↔ q) : q = p := (ext p q h).symm
 
-private theorem hidden : two 1 = 2 := rfl
+private theorem hidden : two 1 = 2 := have _ := two_lt 0 1 (by decide); rfl
 
 /-- Rests on a private theorem, and on what a class assumes. -/
 theorem shown {α : Type} [Commutes α] (a b : α) : a + b = b + a ∧ two 1 = 2 := ⟨Commutes.comm a b, hidden⟩

@@ -27,6 +27,20 @@ def test_what_is_unchanged_is_not_compiled_again(good: Sample, capsys: pytest.Ca
     assert "3 modules checked, 0 failed" in capsys.readouterr().out
 
 
+def test_parts_of_an_older_compilation_are_removed(lean: None, tmp_path: Path) -> None:
+    """What a file with a `module` header leaves beside its .olean would be loaded with the new one, and kill Lean."""
+    (tmp_path / "P").mkdir()
+    (tmp_path / "P/A.lean").write_text("theorem P.a : 1 + 1 = 2 := rfl\n")
+    (tmp_path / "P/B.lean").write_text("import P.A\ntheorem P.b : 1 + 1 = 2 := P.a\n")
+    build = tmp_path / "build"
+    stale = [build / "P" / f"A{s}" for s in (".olean.private", ".olean.server", ".ir")]
+    stale[0].parent.mkdir(parents=True)
+    for path in stale:
+        path.write_bytes(b"from another text")
+    assert leanrun.main(["check", str(tmp_path), "--build", str(build)]) == 0
+    assert not any(p.exists() for p in stale)
+
+
 def test_a_program_runs(good: Sample) -> None:
     """An ordinary file, with its definitions compiled: `#eval` works."""
     report = good.checker.check(["WitCert.Core.Defs"])

@@ -62,7 +62,7 @@ def test_one_entry_in_full(theorems: Statements) -> None:
         "statement": "WitCert.Core.two_lt (x y : Nat) (h_less : x < y) : two x < two y",
         "variables": [{"name": "x", "type": "Nat"}, {"name": "y", "type": "Nat"}], "instances": [],
         "hypotheses": [{"name": "h_less", "type": "x < y"}], "conclusion": "two x < two y",
-        "definitions": ["WitCert.Core.two"], "axioms": [],
+        "definitions": ["WitCert.Core.two"], "uses": [], "axioms": [],
     }  # fmt: skip
 
 
@@ -107,6 +107,15 @@ def test_meaning_reaches_through_definitions(good: Sample) -> None:
 def test_axioms_are_those_really_used(theorems: Statements) -> None:
     assert theorems["ext"]["axioms"] == theorems["ext_again"]["axioms"] == ["propext"]
     assert theorems["shown"]["axioms"] == []
+
+
+def test_uses_are_the_public_theorems_that_the_proof_cites(theorems: Statements) -> None:
+    """Directly, or through a private theorem; not through another public one, and not what the statement mentions."""
+    core = "WitCert.Core."
+    assert theorems["two_lt_again"]["uses"] == theorems["two_le"]["uses"] == [core + "two_lt"]
+    assert theorems["shown"]["uses"] == [core + "two_lt"]  # through `hidden`
+    assert theorems["ext_again"]["uses"] == [core + "ext"]
+    assert theorems["two_lt"]["uses"] == theorems["four_eq"]["uses"] == []
 
 
 def test_definitions_under_the_statements(good: Sample) -> None:
