@@ -1,0 +1,117 @@
+"""What paging in would do to the meter, from sums over blocks of tokens alone (``page_in_bound``).
+
+For the served weights p and bounds c of one cell, each block j of tokens is known by its mass ``sum p``, its ``up`` =
+``sum p e^c`` and a lower bound ``down`` of ``sum p e^-c`` (by Cauchy-Schwarz ``mass^2 / up`` is one). With the blocks of J made
+exact, up to a bound r on what the arithmetic of the read still costs there,
+
+    A' <= max((N + y e^r) / (M + y), e^r),   N = sum of up outside J,   M = 1 - mass of J,   y = sum of down in J,
+
+and C' is the largest c outside J, or r. The theorem is the case r = 0; for r > 0, the new weights of J add up to some x >= y
+and ``(N + x e^r)/(M + x)`` is monotone in x, with limit e^r.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from witcert import bounds
+from witcert.errors import InputError
+
+__all__ = ["BlockSums", "Plan", "plan", "predicted_meter"]
+
+MARGIN = 2.0**-8
+"""Relative, on the excess A' - 1: sums come from float32 kernels and a float32 LSE."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockSums:
+    """Sums of some query heads over blocks of tokens, float64 [G, blocks], as shares of the mass of the whole cell.
+
+    rest_mass, rest_up : what is in no block (a sink, tokens that are exact already), [G]; rest_c : its largest c, [G].
+    """
+
+    mass: Tensor
+    up: Tensor
+    down: Tensor
+    c_max: Tensor
+    rest_mass: Tensor
+    rest_up: Tensor
+    rest_c: Tensor
+
+    def __post_init__(self) -> None:
+        shape = self.mass.shape
+        if self.mass.ndim != 2 or any(x.shape != shape for x in (self.up, self.down, self.c_max)):
+            raise InputError(f"mass, up, down and c_max are not all [G, blocks]; mass has shape {tuple(shape)}")
+        if any(tuple(x.shape) != (shape[0],) for x in (self.rest_mass, self.rest_up, self.rest_c)):
+            raise InputError(f"rest_mass, rest_up and rest_c are not all [{shape[0]}]")
+
+    @property
+    def contribution(self) -> Tensor:
+        """``sum p (e^c - 1)`` of each block, NaN as +inf, [G, blocks]."""
+        return (self.up - self.mass).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def predicted_meter(sums: BlockSums, chosen: Tensor, residual_c: Tensor) -> Tensor:
+    """Upper bound on the meter of each head once the chosen blocks are exact, [G, K] for chosen bool [K, blocks].
+
+    residual_c [G]: bound on the logit error that is left on exact tokens (arithmetic of the read kernel).
+    """
+    inside = chosen.to(torch.float64).T  # [blocks, K]
+    outside = 1.0 - inside
+
+    def total(x: Tensor, mask: Tensor) -> Tensor:
+        # 0 * inf would be NaN: what is masked out is not there.
+        return (x[:, :, None] * mask[None] if bool(x.isfinite().all())
+                else torch.where(mask[None] > 0, x[:, :, None], 0.0)).sum(1)  # fmt: skip
+
+    n = total(sums.up, outside) + sums.rest_up[:, None]
+    m = (total(sums.mass, outside) + sums.rest_mass[:, None]).clamp(min=0.0)
+    y = total(sums.down, inside)
+    r = residual_c[:, None].exp()
+    ratio = torch.maximum((n + y * r) / (m + y), r)
+    ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
+    remaining = torch.where(chosen.T[None], residual_c[:, None, None], sums.c_max[:, :, None])
+    c = torch.maximum(remaining.amax(1) if remaining.shape[1] else sums.rest_c[:, None], sums.rest_c[:, None])
+    return bounds.meter(ratio.log(), c * (1.0 + 2.0**-20))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Blocks to page in, bool [blocks], and the meter that is predicted for each head, [G]."""
+
+    blocks: Tensor
+    predicted: Tensor
+
+
+def plan(sums: BlockSums, tau: float, residual_c: Tensor) -> Plan:
+    """The fewest blocks, in decreasing contribution, after which every head is predicted to be at most tau.
+
+    Contributions of several heads are compared by their largest. If no choice is predicted to do, all blocks are chosen.
+    """
+    worth = sums.contribution.amax(0) if sums.mass.shape[0] else sums.contribution.sum(0)  # [blocks]
+    order = worth.argsort(descending=True, stable=True)
+    blocks = len(order)
+    # Prefixes of the order, by bisection: the predicted meter of a longer prefix is not always smaller, but whatever
+    # prefix is returned has itself been found to do.
+    low, high = 0, blocks
+
+    def first(count: int) -> Tensor:
+        mask = torch.zeros(1, blocks, dtype=torch.bool, device=order.device)
+        mask[0, order[:count]] = True
+        return mask
+
+    predicted = predicted_meter(sums, first(high), residual_c)[:, 0]
+    best = Plan(first(high)[0], predicted)
+    if bool((predicted <= tau).all()):
+        while low < high:
+            middle = (low + high) // 2
+            mask = first(middle)
+            predicted = predicted_meter(sums, mask, residual_c)[:, 0]
+            if bool((predicted <= tau).all()):
+                best, high = Plan(mask[0], predicted), middle
+            else:
+                low = middle + 1
+    return best
