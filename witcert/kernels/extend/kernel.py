@@ -1,15 +1,19 @@
-"""Attention of a chunk of new tokens over a cached prefix and over the chunk itself, causal, with a meter per query.
+"""Attention of a chunk of new tokens over a cached prefix and over the chunk itself, causal, with meters per query.
 
 One program: M rows (a query position and a query head of one KV head's group) over all tokens that they see. Logits in
 units of log 2. The running maximum is an integer, so every rescale is an exact power of two.
 
 * prefix of an exact store: ``l = scale q . k``; its read constant gamma is in the witness (``arith_fold``).
-* prefix of a packed store: k_hat = s (n - xi) is computed in float32 and split into two halves of the query's type, two
-  dot products (section E of docs/error-budget.md); what that rounds is added to c.
+* prefix of a packed store: k_hat = s (n - xi), the stored number in an outlier channel, is computed in float32 and split
+  into two halves of the query's type, two dot products; what that rounds is added to c.
 * chunk: exact keys, so c is the arithmetic alone (``repair_exact``, ``arith_fold``).
 
-c of a prefix token: METER 1 sum_b |q_b| w_b (``band_cauchy_schwarz``), METER 2 sum_g |q_g|_1 s_g / 2 (``half_step``), as one
-dot product of 16 terms, both sides fp16 rounded up (the scale is exact). A and C as in decode, no splits.
+c of a prefix token: METER 1 sum_b |q_b| w_b (``band_cauchy_schwarz``), 2 sum_g |q_g|_1 s_g / 2 (``half_step``), 3 the radius
+of the dither's law, adaptive (``adaptive_radius``) and not (``two_sided_tail``), or half a step where that is less. A soft
+cap is 1-Lipschitz, so c stays a bound; a sink is one more token, whose logit is exact (``sink_extend``); a window decides
+which tokens there are. A and C as in decode, without splits. Error budget: docs/error-budget/extend.md.
+
+The output path is the same operations whatever METER is (the launch forbids contraction).
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -19,108 +23,82 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from witcert.kernels.decode.parts import pow2
+from witcert.kernels.decode.parts import capped, pow2
 from witcert.kernels.decode.stage2 import _meter
-from witcert.kernels.philox.device import dither_tile, dither_words, key_words
-from witcert.kernels.rounding import ru16
-from witcert.kernels.witness_write.kernel import _band_sum, pool_row
+from witcert.kernels.extend.parts import (
+    accumulate,
+    band_columns,
+    halves,
+    narrow,
+    operand,
+    outlier_columns,
+    query_groups,
+    served,
+    value_operand,
+)
+from witcert.kernels.philox.device import key_words
+from witcert.kernels.rounding import widen
+from witcert.kernels.witness_write.kernel import pool_row
 
 __all__ = ["extend_kernel"]
 
 
-@triton.jit
-def _operand(x, INTERPRET: tl.constexpr):
-    """x as an operand of a dot product; the interpreter multiplies no bfloat16, and float32 holds the same numbers."""
-    if INTERPRET:
-        return x.to(tl.float32)
-    else:
-        return x
-
-
-@triton.jit
-def _served(
-    code_ptr, scale_ptr, row, slot, epoch, head, mask, k0, k1, layer,
-    N: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr, ROUNDS: tl.constexpr, INTERPRET: tl.constexpr,
-):  # fmt: skip
-    """k_hat or v_hat of N tokens, float32 [N, D]: s (n - xi); NaN or infinite where the scale is +inf."""
-    channel = tl.arange(0, D)[None, :]
-    n = tl.load(code_ptr + row[:, None] * D + channel, mask=mask[:, None], other=0).to(tl.float32)  # [N, D]
-    s = tl.load(scale_ptr + row[:, None] * (D // 32) + channel // 32, mask=mask[:, None], other=0.0)
-    if ROUNDS > 0:
-        block = tl.arange(0, D // 16)[None, :]
-        w0, w1, w2, w3 = dither_words(k0, k1, slot[:, None], epoch[:, None], layer, head, SIDE, block, ROUNDS)
-        n = n - dither_tile(w0, w1, w2, w3, N, D, INTERPRET)
-    return n * s.to(tl.float32)
-
-
-@triton.jit
-def _bound_columns(
-    q, D: tl.constexpr, M: tl.constexpr, METER: tl.constexpr, NB: tl.constexpr, HALF: tl.constexpr
-):  # fmt: skip
-    """The query's side of the bound, float16 rounded up [M, 16]: band norms (METER 1) or magnitudes of channel runs."""
-    if METER == 1:
-        norm = ru16(tl.sqrt_rn(_band_sum(q * q, M, D, NB, HALF)) * 1.0000305)  # 1 + 2^-15: squares, sum, root
-        if NB == 8:
-            norm = tl.reshape(tl.join(norm, tl.zeros_like(norm)), [M, 16])  # band b in column 2 b
-        return norm
-    else:
-        return ru16(tl.sum(tl.reshape(tl.abs(q), [M, 16, D // 16]), 2) * 1.0000305)
-
-
-@triton.jit
-def _step(
-    x, c, value, m, mass, total, top, acc, INTERPRET: tl.constexpr, METER: tl.constexpr
-):  # fmt: skip
-    """One tile into the running sums: x logits in units of log 2 (-inf: not seen), c bounds, value [N, D]."""
-    new = tl.maximum(m, tl.ceil(tl.max(x, 1)))  # [M]
-    alpha = pow2(m - new)
-    shifted = x - new[:, None]
-    p = tl.exp2(shifted)  # [M, N]
-    mass = mass * alpha + tl.sum(p, 1)
-    if METER > 0:
-        total = total * alpha + tl.sum(tl.exp2(shifted + c), 1)
-        lost = tl.max(tl.where(c < float("inf"), 0, 1), 1) > 0  # infinite or NaN
-        top = tl.maximum(top, tl.where(lost, float("inf"), tl.max(tl.where(c < float("inf"), c, 0.0), 1)))
-    weight = p.to(value.dtype)
-    acc = tl.dot(_operand(weight, INTERPRET), _operand(value, INTERPRET), acc * alpha[:, None])
-    return new, mass, total, top, acc
-
-
-@triton.jit(do_not_specialize=["key_low", "key_high", "layer"])
+@triton.jit(do_not_specialize=["key_low", "key_high", "layer", "window"])
 def extend_kernel(
-    q_ptr, k_ptr, v_ptr, lens_ptr, pages_ptr, prefix_ptr, k_pool, v_pool, k_scale, v_scale, witness_ptr, epochs_ptr,
-    out_ptr, lse_ptr, log_a_ptr, c_ptr, meter_ptr, chunk, page_stride, key_low, key_high, layer,
-    factor, bound_factor, arithmetic, tiny, own, slack, inflate,
+    q_ptr, k_ptr, v_ptr, lens_ptr, pages_ptr, prefix_ptr, k_pool, v_pool, k_scale, v_scale, witness_ptr, outlier_pool,
+    outlier_ptr, epochs_ptr, sink_ptr, out_ptr, lse_ptr, log_a_ptr, c_ptr, meter_ptr,
+    chunk, cells, page_stride, window, key_low, key_high, layer,
+    factor, cap_log2, inverse_cap, slack, band_factor, half_factor, bias_factor, radius, radius_adaptive,
+    arithmetic, tiny, own, lost_norm, lost_outlier, inflate,
     HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr,
-    PACKED: tl.constexpr, K_ROUNDS: tl.constexpr, V_ROUNDS: tl.constexpr, METER: tl.constexpr, NB: tl.constexpr,
-    HALF: tl.constexpr, INTERPRET: tl.constexpr,
+    PACKED: tl.constexpr, K_ROUNDS: tl.constexpr, V_ROUNDS: tl.constexpr, OUT: tl.constexpr, METER: tl.constexpr,
+    NB: tl.constexpr, HALF: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, SINK: tl.constexpr,
+    INTERPRET: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     sequence = tl.program_id(2).to(tl.int64)
-    length = tl.load(lens_ptr + sequence)  # tokens of the chunk
+    length = tl.minimum(tl.load(lens_ptr + sequence), chunk)  # tokens of the chunk
     prefix = tl.load(prefix_ptr + sequence)
+    first = tl.program_id(0) * M // G  # position of the first row
     row = tl.program_id(0) * M + tl.arange(0, M)  # [M]
     position, member = row // G, row % G
-    seen = position < tl.minimum(length, chunk)
-    channel = tl.arange(0, D)[None, :]
+    seen = position < length
+    channel = tl.arange(0, D)
     cell = (sequence * chunk + position) * (HKV * G) + head * G + member  # [M]
-    q = tl.load(q_ptr + cell[:, None] * D + channel, mask=seen[:, None], other=0.0)  # [M, D]
-    wide = q.to(tl.float32)
-    columns = _bound_columns(wide, D, M, 1 if METER == 0 else METER, NB, HALF)  # [M, 16]
-    size = tl.sqrt_rn(tl.sum(wide * wide, 1)) * factor  # [M], |q| in units of the logits
+    q = tl.load(q_ptr + cell[:, None] * D + channel[None, :], mask=seen[:, None], other=0.0)  # [M, D]
+    dtype: tl.constexpr = q_ptr.dtype.element_ty
+    wide = widen(q)
+    if METER > 0:
+        size = (tl.sqrt_rn(tl.sum(wide * wide, 1)) + lost_norm) * factor  # [M], |q| in units of the logits
+    if METER == 1:
+        columns = band_columns(wide, D, M, NB, HALF)  # [M, 16]
+    if METER >= 2:
+        size_group, energy, outlying = query_groups(q_ptr, cell, seen, outlier_ptr, head, D, OUT)
+        fixed = slack + outlying * (factor * lost_outlier)  # [M]
+    if OUT > 0:
+        kept, column = outlier_columns(channel, outlier_ptr, head, OUT)  # [D]
 
-    m = tl.full([M], -1.0e30, tl.float32)
+    m = tl.full([M], -3.0e38, tl.float32)
     mass = tl.zeros([M], tl.float32)
     total = tl.zeros([M], tl.float32)
     top = tl.zeros([M], tl.float32)
+    total1 = tl.zeros([M], tl.float32)
+    top1 = tl.zeros([M], tl.float32)
     acc = tl.zeros([M, D], tl.float32)
     k0, k1 = key_words(key_low, key_high)
     number = tl.arange(0, 16)[None, :]
     # A program whose rows all lie past the chunk does nothing.
-    end = tl.where(tl.program_id(0) * M // G < tl.minimum(length, chunk), prefix, 0)
-    for start in range(0, end, N):
+    alive = first < length
+    end = tl.where(alive, prefix, 0)
+    begin = 0
+    if WINDOW:
+        begin = tl.maximum(prefix + first + 1 - window, 0)
+    for start in range(begin, end, N):
         token = start + tl.arange(0, N)  # [N]
         there = token < end
+        visible = there[None, :] & seen[:, None]  # [M, N]
+        if WINDOW:
+            visible = visible & (token[None, :] > (prefix + position - window)[:, None])
         page = tl.load(pages_ptr + sequence * page_stride + token // PAGE, mask=there, other=0)
         slot = page * PAGE + token % PAGE  # [N]
         at = pool_row(slot, head, HKV, PAGE if PACKED else 1).to(tl.int64)  # [N]
@@ -128,63 +106,115 @@ def extend_kernel(
             epoch = slot
             if K_ROUNDS > 0:
                 epoch = tl.load(epochs_ptr + slot, mask=there, other=0)
-            k = _served(k_pool, k_scale, at, slot, epoch, head, there, k0, k1, layer, N, D, 0, K_ROUNDS, INTERPRET)
-            high = k.to(q.dtype)
-            low = (k - high.to(tl.float32)).to(q.dtype)
-            x = tl.dot(_operand(q, INTERPRET), tl.trans(_operand(low, INTERPRET)))  # [M, N]
-            x = tl.dot(_operand(q, INTERPRET), tl.trans(_operand(high, INTERPRET)), x)
-            v = _served(v_pool, v_scale, at, slot, epoch, head, there, k0, k1, layer, N, D, 1, V_ROUNDS, INTERPRET)
-            value = v.to(q.dtype)
+            k = served(k_pool, k_scale, at, slot, epoch, head, there, k0, k1, layer, N, D, 0, K_ROUNDS, INTERPRET)
+            if OUT > 0:
+                read = there[:, None] & kept[None, :]
+                exact = tl.load(outlier_pool + at[:, None] * OUT + column[None, :], mask=read, other=0.0)
+                k = tl.where(kept[None, :], exact.to(tl.float32), k)  # [N, D]
+            high, low = halves(k, dtype, INTERPRET)
+            x = tl.dot(operand(q, INTERPRET), tl.trans(operand(low, INTERPRET)))  # [M, N]
+            x = tl.dot(operand(q, INTERPRET), tl.trans(operand(high, INTERPRET)), x)
+            v = served(v_pool, v_scale, at, slot, epoch, head, there, k0, k1, layer, N, D, 1, V_ROUNDS, INTERPRET)
+            value = value_operand(v, dtype, INTERPRET)
         else:
-            k_half = tl.load(k_pool + at[:, None] * D + channel, mask=there[:, None], other=0.0)
-            x = tl.dot(_operand(q, INTERPRET), tl.trans(_operand(k_half, INTERPRET)))
-            value = tl.load(v_pool + at[:, None] * D + channel, mask=there[:, None], other=0.0)
-        x = tl.where(there[None, :] & seen[:, None], x * factor, float("-inf"))
+            k_half = tl.load(k_pool + at[:, None] * D + channel[None, :], mask=there[:, None], other=0.0)
+            x = tl.dot(operand(q, INTERPRET), tl.trans(operand(k_half, INTERPRET)))
+            value = tl.load(v_pool + at[:, None] * D + channel[None, :], mask=there[:, None], other=0.0)
+        x = x * factor
+        known = tl.abs(x) < float("inf")  # [M, N]
+        if CAP:
+            x = capped(x * 0.6931471805599453, cap_log2, inverse_cap)
+        x = tl.where(visible, x, float("-inf"))
         c = x
+        tight = x
         if METER > 0:
-            if METER == 2:
-                w = tl.load(
-                    k_scale + at[:, None] * (D // 32) + number * (D // 16) // 32, mask=there[:, None], other=0.0
-                )
-            elif NB == 8:
-                pair = there[:, None] & (number % 2 == 0)
-                w = tl.load(witness_ptr + at[:, None] * 8 + number // 2, mask=pair, other=0.0)
+            if METER == 1:
+                if NB == 8:
+                    pair = there[:, None] & (number % 2 == 0)
+                    w = tl.load(witness_ptr + at[:, None] * 8 + number // 2, mask=pair, other=0.0)
+                else:
+                    w = tl.load(witness_ptr + at[:, None] * 16 + number, mask=there[:, None], other=0.0)  # [N, 16]
+                c = tl.dot(operand(columns, INTERPRET), tl.trans(operand(w, INTERPRET))) * band_factor
+                if PACKED:
+                    c += size[:, None] * (tl.sqrt_rn(tl.sum(k * k, 1)) * arithmetic + tiny)[None, :]
+                # A logit that is not finite is no claim, whatever the witness says (a packed key's norm says so itself).
+                c = tl.where(known, c + slack, float("inf"))
             else:
-                w = tl.load(witness_ptr + at[:, None] * 16 + number, mask=there[:, None], other=0.0)  # [N, 16]
-            c = tl.dot(_operand(columns, INTERPRET), tl.trans(_operand(w, INTERPRET))) * bound_factor
-            if PACKED:
-                norm = tl.sqrt_rn(tl.sum(k * k, 1))  # [N]
-                c += size[:, None] * (norm * arithmetic + tiny)[None, :]
-            c = tl.where(there[None, :] & seen[:, None], c + slack, 0.0)
-        m, mass, total, top, acc = _step(x, c, value, m, mass, total, top, acc, INTERPRET, METER)
+                steps = tl.zeros([M, N], tl.float32)  # sum_c |q_c| s_c
+                square = tl.zeros([M, N], tl.float32)  # sum_c q_c^2 s_c^2
+                for g in tl.static_range(D // 32):
+                    s = tl.load(k_scale + at * (D // 32) + g, mask=there, other=0.0).to(tl.float32)  # [N]
+                    steps = tl.fma(size_group[g][:, None], s[None, :], steps)
+                    if METER == 3:
+                        square = tl.fma(energy[g][:, None], (s * s)[None, :], square)
+                extra = size[:, None] * (tl.sqrt_rn(tl.sum(k * k, 1)) * arithmetic + tiny)[None, :] + fixed[:, None]
+                c = tl.fma(steps, half_factor, extra)
+                if METER == 3:
+                    # NaN in both stays; where the squares alone overflowed, half a step is known and holds.
+                    root = tl.sqrt(square)
+                    drift = tl.fma(steps, bias_factor, extra)
+                    tight = tl.where(visible, tl.minimum(tl.fma(root, radius, drift), c), 0.0)
+                    c = tl.minimum(tl.fma(root, radius_adaptive, drift), c)
+            c = tl.where(visible, c, 0.0)
+        m, mass, total, top, total1, top1, acc = accumulate(
+            x, c, tight, value, m, mass, total, top, total1, top1, acc, INTERPRET, METER
+        )
 
-    last = tl.minimum((tl.program_id(0) * M + M - 1) // G + 1, tl.minimum(length, chunk))
-    last = tl.where(tl.program_id(0) * M // G < tl.minimum(length, chunk), last, 0)
-    for start in range(0, last, N):
+    last = tl.where(alive, tl.minimum((tl.program_id(0) * M + M - 1) // G + 1, length), 0)
+    begin = 0
+    if WINDOW:
+        begin = tl.maximum(first + 1 - window, 0)
+    for start in range(begin, last, N):
         token = start + tl.arange(0, N)  # [N]
         there = token < last
         at = ((sequence * chunk + token) * HKV + head)[:, None] * D  # [N, 1]
-        k_half = tl.load(k_ptr + at + channel, mask=there[:, None], other=0.0)
-        value = tl.load(v_ptr + at + channel, mask=there[:, None], other=0.0)
-        causal = there[None, :] & (token[None, :] <= position[:, None]) & seen[:, None]  # [M, N]
-        x = tl.dot(_operand(q, INTERPRET), tl.trans(_operand(k_half, INTERPRET)))
-        x = tl.where(causal, x * factor, float("-inf"))
+        k_half = tl.load(k_ptr + at + channel[None, :], mask=there[:, None], other=0.0)
+        value = tl.load(v_ptr + at + channel[None, :], mask=there[:, None], other=0.0)
+        visible = there[None, :] & (token[None, :] <= position[:, None]) & seen[:, None]  # [M, N]
+        if WINDOW:
+            visible = visible & (token[None, :] > (position - window)[:, None])
+        x = tl.dot(operand(q, INTERPRET), tl.trans(operand(k_half, INTERPRET))) * factor
+        if CAP:
+            x = capped(x * 0.6931471805599453, cap_log2, inverse_cap)
+        x = tl.where(visible, x, float("-inf"))
         c = x
         if METER > 0:
-            exact = k_half.to(tl.float32)
-            c = size[:, None] * (tl.sqrt_rn(tl.sum(exact * exact, 1)) * own)[None, :] + slack
-            c = tl.where(causal, c, 0.0)
-        m, mass, total, top, acc = _step(x, c, value, m, mass, total, top, acc, INTERPRET, METER)
+            exact = widen(k_half)
+            c = size[:, None] * ((tl.sqrt_rn(tl.sum(exact * exact, 1)) + lost_norm) * own)[None, :] + slack
+            c = tl.where(visible, c, 0.0)
+        m, mass, total, top, total1, top1, acc = accumulate(
+            x, c, c, value, m, mass, total, top, total1, top1, acc, INTERPRET, METER
+        )
+
+    if SINK:
+        sink = tl.load(sink_ptr + head * G + member) * 1.4426950408889634  # [M]
+        new = tl.maximum(m, tl.ceil(sink))
+        alpha = pow2(m - new)
+        mass = mass * alpha + tl.exp2(sink - new)
+        acc = acc * alpha[:, None]
+        if METER > 0:
+            # The rounding of its own logit is the sink's error, twice; at -inf there is no sink.
+            error = tl.where(sink == float("-inf"), 0.0, tl.abs(sink) * 2.3841858e-07)
+            least = tl.maximum(alpha, 1.1754943508222875e-38)
+            weighted = tl.exp2(sink - new + error)
+            total = total * least + weighted
+            total1 = total1 * least + weighted
+            top = tl.maximum(top, error)
+            top1 = tl.maximum(top1, error)
+        m = new
 
     written = position < chunk
-    none = (mass == 0.0) | (seen == 0)
-    safe = tl.where(none, 1.0, mass)
-    result = tl.where(none[:, None], 0.0, acc / safe[:, None])
-    tl.store(out_ptr + cell[:, None] * D + channel, result.to(q.dtype), mask=written[:, None])
-    lse = tl.where(none, float("-inf"), (m + tl.log2(safe)) * 0.6931471805599453)
-    tl.store(lse_ptr + cell, lse, mask=written)
-    if METER > 0:
-        log_a, c_max, meter = _meter(total, mass, top, inflate)
-        tl.store(log_a_ptr + cell, tl.where(none, 0.0, log_a), mask=written)
-        tl.store(c_ptr + cell, tl.where(none, 0.0, c_max), mask=written)
-        tl.store(meter_ptr + cell, tl.where(none, 0.0, meter), mask=written)
+    safe = tl.where(mass == 0.0, 1.0, mass)
+    result = tl.where(((mass == 0.0) | (seen == 0))[:, None], 0.0, acc / safe[:, None])
+    tl.store(out_ptr + cell[:, None] * D + channel[None, :], narrow(result, dtype, INTERPRET), mask=written[:, None])
+    lse = (m + tl.log2(safe)) * 0.6931471805599453
+    tl.store(lse_ptr + cell, tl.where((mass == 0.0) | (seen == 0), float("-inf"), lse), mask=written)
+    for i in tl.static_range((METER + 1) // 2):  # 0, 1, 1, 2 readings
+        if i == 0:
+            log_a, c_max, meter = _meter(total, mass, top, inflate)
+        else:
+            log_a, c_max, meter = _meter(total1, mass, top1, inflate)
+        # A position of the chunk sees at least itself; where its mass vanished nothing is claimed.
+        tl.store(log_a_ptr + i * cells + cell, tl.where(seen, log_a, 0.0), mask=written)
+        tl.store(c_ptr + i * cells + cell, tl.where(seen, c_max, 0.0), mask=written)
+        tl.store(meter_ptr + i * cells + cell, tl.where(seen, meter, 0.0), mask=written)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from witcert import bounds
-from witcert.kernels.decode import BandMeter, HalfStepMeter
+from witcert.kernels.decode.launch import Meter
 from witcert.kernels.decode.reference import _bounds, served_keys, served_values
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 
@@ -17,38 +17,55 @@ __all__ = ["Row", "extend_reference"]
 
 @dataclass(frozen=True)
 class Row:
-    """One query position and head: output [d], lse, served weights p [T] (prefix, then chunk), c [T] and the meter."""
+    """One query position and head: output [d], lse, served weights p [T], and c [T] and meter of each reading.
+
+    T: the visible tokens of the prefix, then those of the chunk, then the sink. first: how many of the prefix are hidden.
+    """
 
     out: Tensor
     lse: Tensor
     p: Tensor
-    c: Tensor
-    meter: Tensor
+    bounds: tuple[Tensor, ...]
+    meters: tuple[Tensor, ...]
+    first: int
 
 
 def extend_reference(
     q: Tensor, k: Tensor, v: Tensor, store: ExactStore | PackedStore, table: PageTable, lens: Tensor, *, scale: float,
-    meter: BandMeter | HalfStepMeter | None = None,
+    meter: Meter | None = None, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
 ) -> dict[tuple[int, int, int], Row]:  # fmt: skip
-    """Every row (sequence, position, query head) inside its chunk; c is 0 on the chunk's own tokens."""
+    """Every row (sequence, position, query head) inside its chunk; c is 0 on the chunk's own tokens and on the sink.
+
+    Arguments as in :func:`witcert.kernels.extend.extend`.
+    """
     group = q.shape[2] // store.kv_heads
     rows: dict[tuple[int, int, int], Row] = {}
     for b in range(table.batch):
         slots = table.slots(b)
         prefix_k, prefix_v = served_keys(store, slots), served_values(store, slots)
         for i in range(int(lens[b])):
-            keys = torch.cat((prefix_k, k[b, : i + 1].double()))
-            values = torch.cat((prefix_v, v[b, : i + 1].double()))
+            start = 0 if window is None else max(0, len(slots) + i + 1 - window)  # position of the first visible token
+            seen = slots[start:]
+            own = max(0, start - len(slots))
+            keys = torch.cat((prefix_k[start:], k[b, own : i + 1].double()))
+            values = torch.cat((prefix_v[start:], v[b, own : i + 1].double()))
             for h in range(q.shape[2]):
                 wide, head = q[b, i, h].double(), h // group
                 logit = keys[:, head] @ wide * scale
-                c = torch.zeros_like(logit)
-                if meter is not None and len(slots):
-                    c[: len(slots)] = _bounds(wide, store, slots, head, scale, meter)[0]
+                logit = logit if softcap is None else softcap * torch.tanh(logit / softcap)
+                logit = logit if sinks is None else torch.cat((logit, sinks[h : h + 1].double()))
+                found: list[Tensor] = []
+                if meter is not None:
+                    prefix = _bounds(wide, store, seen, head, scale, meter)
+                    found = [torch.cat((x, x.new_zeros(len(logit) - len(x)))) for x in prefix]
                 p = torch.softmax(logit, 0)
-                value = torch.ones((), dtype=torch.float64)
-                if not bool(p.isnan().any()):
+                meters = []
+                for c in found:
+                    if bool(p.isnan().any()):
+                        meters.append(torch.ones((), dtype=torch.float64))
+                        continue
                     sums = bounds.accumulate(p, c)
-                    value = bounds.meter(sums.log_a, sums.c_max)
-                rows[b, i, h] = Row(p @ values[:, head], torch.logsumexp(logit, 0), p, c, value)
+                    meters.append(bounds.meter(sums.log_a, sums.c_max))
+                out = p[: len(keys)] @ values[:, head]
+                rows[b, i, h] = Row(out, torch.logsumexp(logit, 0), p, tuple(found), tuple(meters), start)
     return rows

@@ -1,0 +1,98 @@
+"""What the compiler makes of extend for a Hopper GPU, without one: it compiles, fits, and flushes only what it may.
+
+Triton lowers ``tl.exp2``, ``tl.sqrt``, ``tl.ceil`` and ``tl.log2`` to instructions that flush subnormals, which the budget
+knows. Every other instruction must keep them, no product and sum may be contracted but those that are written out as
+fused, and the matrix products of the output path must be the same ones whichever meter is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import json, re, sys
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from witcert.kernels.extend.kernel import extend_kernel as kernel
+from witcert.kernels.extend.launch import _tile
+
+def build(kind, d, group, rows, meter, options, half="fp16", bands=16):
+    packed, out = kind != "exact", 2 * int(kind.partition("m")[2] or 0) if kind != "exact" else 0
+    rounds = 7 if kind.startswith("dither") else 0
+    m, n, warps = _tile(d, rows)
+    constants = dict(HKV=2, G=group, D=d, M=m, N=n, PAGE=16, PACKED=packed, K_ROUNDS=rounds, V_ROUNDS=rounds, OUT=out,
+                     METER=meter, NB=bands, HALF=True, WINDOW=options, CAP=options, SINK=options, INTERPRET=False)
+    pointers = {name: half for name in ("q_ptr", "k_ptr", "v_ptr", "out_ptr")}
+    pointers |= {name: "i8" if packed else half for name in ("k_pool", "v_pool")}
+    pointers |= {name: "fp16" for name in ("k_scale", "v_scale", "witness_ptr", "outlier_pool")}
+    pointers |= {name: "i32" for name in ("lens_ptr", "pages_ptr", "prefix_ptr", "outlier_ptr", "epochs_ptr")}
+    pointers |= {name: "fp32" for name in ("sink_ptr", "lse_ptr", "log_a_ptr", "c_ptr", "meter_ptr")}
+    integers = ("chunk", "cells", "page_stride", "window", "key_low", "key_high", "layer")
+    signature, attributes = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in pointers:
+            signature[name] = "*" + pointers[name]
+            attributes[(i,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "i32" if name in integers else "fp32"
+    source = ASTSource(kernel, signature, constants, attributes)
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=warps, num_stages=1, enable_fp_fusion=False))
+    ptx = made.asm["ptx"]
+    flushing = re.findall(r"\\b\\S*\\.ftz\\S*", ptx)
+    products = sorted(re.findall(r"(?:mma\\.sync|wgmma\\.mma_async)\\S*", ptx))
+    return dict(shared=made.metadata.shared, products=products, fused=len(re.findall(r"\\bfma\\.rn\\.f32", ptx)),
+                logarithm=flushing.count("fma.rn.ftz.f32"), flushing=sorted(set(flushing)))
+
+print(json.dumps([build(*arguments) for arguments in json.loads(sys.argv[1])]))
+"""
+
+SHARED = 232448
+"""Bytes of shared memory that one program may have (compute capability 9.0)."""
+FLUSHING = ["cvt.rpi.ftz.f32.f32", "ex2.approx.ftz.f32", "fma.rn.ftz.f32", "sqrt.approx.ftz.f32"]
+"""Of ceil, exp2, log2 (a polynomial) and sqrt."""
+
+
+def compiled(*arguments: list[Any]) -> list[dict[str, Any]]:
+    pytest.importorskip("triton.backends.nvidia")
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(arguments)],
+        env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    found: list[dict[str, Any]] = json.loads(run.stdout.splitlines()[-1])
+    for one in found:
+        assert 0 < one["shared"] <= SHARED
+        assert set(one["flushing"]) <= set(FLUSHING), one["flushing"]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "meter"), [("exact", 1), ("rtn", 2), ("dither m4", 3)])
+def test_the_output_path_is_the_same_with_a_meter(kind: str, meter: int) -> None:
+    """Its matrix products are those of the kernel without meter, to which only a band meter adds; nothing is contracted."""
+    off, on = compiled(*[[kind, 64, 4, 512, m, True] for m in (0, meter)])
+    rest = list(on["products"])
+    for product in off["products"]:
+        rest.remove(product)
+    assert off["products"]
+    assert bool(rest) == (meter == 1), rest
+    # fused multiply-adds: none in the output path and under a band meter, those written out in half steps and radii
+    assert off["fused"] == 0
+    assert (on["fused"] > 0) == (meter > 1)
+    # flushing ones: those of one logarithm (of the mass), and of one more for each reading
+    assert off["logarithm"] > 0
+    assert on["logarithm"] == off["logarithm"] * (2 if meter < 3 else 3)
+
+
+@pytest.mark.parametrize(("kind", "group", "half"), [("exact", 1, "bf16"), ("dither m16", 16, "fp16")])
+def test_the_largest_head(kind: str, group: int, half: str) -> None:
+    """256 channels, the widest group, most outliers, window, cap and sink."""
+    compiled([kind, 256, group, 64, 1 if kind == "exact" else 3, True, half, 8])
