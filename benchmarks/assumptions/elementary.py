@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from benchmarks.assumptions.record import Finding
-from witcert.kernels.dither_int8_write.kernel import quotient, reciprocal
+from witcert.kernels.dither_int8_write.kernel import divide, reciprocal
 
 __all__ = ["findings"]
 
@@ -35,9 +35,9 @@ def _unary(x_ptr, out_ptr, OP: tl.constexpr, BLOCK: tl.constexpr):
     elif OP == "sqrt_rn":
         y = tl.sqrt_rn(x)
     elif OP == "over_127":
-        y = quotient(x, 127.0, 1.0 / 127.0)
+        y = divide(x, 127.0, 1.0 / 127.0, False)
     elif OP == "over_126.5":
-        y = quotient(x, 126.5, 1.0 / 126.5)
+        y = divide(x, 126.5, 1.0 / 126.5, False)
     else:
         y = reciprocal(x)
     tl.store(out_ptr + at, y)

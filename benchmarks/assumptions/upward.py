@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.assumptions.elementary import codes
 from benchmarks.assumptions.record import Finding
-from witcert.kernels.rounding import next_up, ru16
+from witcert.kernels.rounding import next_up, ru16, ru16_code
 
 __all__ = ["findings", "model_codes"]
 
@@ -20,6 +20,12 @@ __all__ = ["findings", "model_codes"]
 def _ru16(x_ptr, out_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + at, ru16(tl.load(x_ptr + at)))
+
+
+@triton.jit
+def _converted(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, ru16_code(tl.load(x_ptr + at), False).to(tl.int16).to(tl.float16, bitcast=True))
 
 
 @triton.jit
@@ -50,13 +56,17 @@ def model_codes(x: Tensor) -> Tensor:
 
 def findings() -> Iterator[Finding]:
     """The two directed roundings that everything else is built from."""
-    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    wrong, converted = (torch.zeros((), dtype=torch.int64, device="cuda") for _ in range(2))
     for x in codes(0, 2**31):
         out = torch.empty(x.shape, dtype=torch.float16, device="cuda")
+        model = model_codes(x)
         _ru16[(x.numel() // 2048,)](x, out, BLOCK=2048)
-        wrong += (out.view(torch.int16).long() != model_codes(x)).sum()
-    yield Finding("RU16", "codes that differ from the integer model", "every nonnegative float32, NaN and infinity too",
-                  2**31, float(wrong), 0.0)  # fmt: skip
+        wrong += (out.view(torch.int16).long() != model).sum()
+        _converted[(x.numel() // 2048,)](x, out, BLOCK=2048)
+        converted += (out.view(torch.int16).long() != model).sum()
+    for name, count in (("RU16", wrong), ("RU16 conversion", converted)):
+        yield Finding(name, "codes that differ from the integer model", "every nonnegative float32, NaN and infinity too",
+                      2**31, float(count), 0.0)  # fmt: skip
     wrong.zero_()
     for x in codes(0, 2**31):
         out = torch.empty_like(x)

@@ -22,6 +22,13 @@ def _ru16(x, out, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _ru16_code(x, out, count, INTERPRET: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    code = rounding.ru16_code(tl.load(x + at, mask=at < count), INTERPRET)
+    tl.store(out + at, code.to(tl.int16).to(tl.float16, bitcast=True), mask=at < count)
+
+
+@triton.jit
 def _directed(a, b, total, product, root, above, count, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     inside = at < count
@@ -33,10 +40,18 @@ def _directed(a, b, total, product, root, above, count, BLOCK: tl.constexpr):
     tl.store(above + at, rounding.next_up(left), mask=inside)
 
 
+def on_device(x: Tensor) -> Tensor:
+    """By both ways, bits and conversion; they must agree."""
+    out, other = (torch.empty(x.shape, dtype=torch.float16, device=DEVICE) for _ in range(2))
+    grid = (triton.cdiv(x.numel(), 4096),)
+    _ru16[grid](x.to(DEVICE), out, x.numel(), BLOCK=4096)
+    _ru16_code[grid](x.to(DEVICE), other, x.numel(), INTERPRET=triton.knobs.runtime.interpret, BLOCK=4096)
+    assert torch.equal(out.view(torch.int16), other.view(torch.int16))
+    return out
+
+
 def device_ru16(x: Tensor) -> Tensor:
-    out = torch.empty(x.shape, dtype=torch.float16, device=DEVICE)
-    _ru16[(triton.cdiv(x.numel(), 4096),)](x.to(DEVICE), out, x.numel(), BLOCK=4096)
-    return out.cpu()
+    return on_device(x).cpu()
 
 
 def test_every_half_and_its_float32_neighbours() -> None:
@@ -97,8 +112,7 @@ def test_every_nonnegative_float32() -> None:
     step = 1 << 24
     for first in range(0, 2**31, step):
         x = torch.arange(first, first + step, dtype=torch.int64, device="cuda").to(torch.int32).view(torch.float32)
-        out = torch.empty(step, dtype=torch.float16, device="cuda")
-        _ru16[(step // 4096,)](x, out, step, BLOCK=4096)
+        out = on_device(x)
         code = out.view(torch.int16)
         below = (code - 1).clamp_min(0).view(torch.float16).double()
         wide = x.double()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["magnitude_bits", "next_up", "ru16", "ru16_bits", "ru_add", "ru_mul", "ru_sqrt", "widen"]
+__all__ = ["magnitude_bits", "next_up", "ru16", "ru16_bits", "ru16_code", "ru_add", "ru_mul", "ru_sqrt", "widen"]
 
 
 @triton.jit
@@ -47,6 +47,18 @@ def ru16_bits(x):
     shifted = size + 0.5
     count = shifted.to(tl.int32, bitcast=True) - 0x3F000000 + (shifted - 0.5 < size).to(tl.int32)
     return tl.where(bits < 0x38800000, count, normal)
+
+
+@triton.jit
+def ru16_code(x, INTERPRET: tl.constexpr):
+    """The same code as ``ru16_bits``, by the conversion instruction that rounds toward +infinity where a GPU runs it."""
+    if INTERPRET:
+        return ru16_bits(x)
+    else:
+        up = tl.inline_asm_elementwise(
+            "cvt.rp.f16.f32 $0, $1;", "=h,r", [tl.abs(x)], dtype=tl.float16, is_pure=True, pack=1
+        )
+        return tl.minimum(up.to(tl.int16, bitcast=True), 0x7C00).to(tl.int32)  # NaN has a larger code
 
 
 @triton.jit

@@ -5,8 +5,8 @@ xi))`` with the stored fp16 s, ``k_hat = s (n - xi)`` (theorems ``grid_dither_la
 and scales are those of the PyTorch schemes bit for bit, and no code needs clipping (see ``DitherInt8``).
 
 Error budget (docs/error-budget.md, section Q). The quotient is rounded as IEEE division rounds it, but from one
-reciprocal a group: see :func:`quotient`. Rounding to an integer adds 1.5 * 2^23, whose last bit is worth 1: the code is
-then the low byte. amax is taken on the bits, where NaN is the largest of all, so it reaches the scale as +inf.
+reciprocal a group: see :func:`divide`. Rounding to an integer adds 1.5 * 2^23, whose last bit is worth 1: the code is
+then the low byte. The maximum keeps a NaN, which reaches the scale as +inf.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -17,10 +17,10 @@ import triton
 import triton.language as tl
 
 from witcert.kernels.philox.device import dither_tile, dither_words, key_words
-from witcert.kernels.rounding import magnitude_bits, ru16_bits, widen
+from witcert.kernels.rounding import magnitude_bits, ru16_code, widen
 from witcert.kernels.witness_write.kernel import band_witness, pool_row
 
-__all__ = ["int8_write_kernel", "quotient", "reciprocal"]
+__all__ = ["divide", "int8_write_kernel", "quotient", "reciprocal"]
 
 
 @triton.jit
@@ -45,10 +45,27 @@ def quotient(x, s, inverse):
 
 
 @triton.jit
-def _low_bytes(x, INTERPRET: tl.constexpr):
-    """The low byte of each int32 as int8: three byte permutes for four of them, where a GPU runs it."""
+def divide(x, s, inverse, INTERPRET: tl.constexpr):
+    """fl(x / s) as :func:`quotient` gives it, in three operations, where a GPU fuses them.
+
+    near is within 3 ulp of x / s. x - near * s is a multiple of ulp(near) times the unit of s and at most 3 * 2^11 such
+    units, so the fused operation gives it exactly; the last one then errs, before it rounds, by at most 3 * 2^-23 ulp.
+    """
     if INTERPRET:
-        return x.to(tl.int8)
+        return quotient(x, s, inverse)
+    else:
+        near = x * inverse
+        return tl.fma(tl.fma(-near, s, x), inverse, near)
+
+
+@triton.jit
+def _low_bytes(x, used, INTERPRET: tl.constexpr):
+    """The low byte of each int32, and that of used (of all ones or 0, the same for 4 neighbours), as int8.
+
+    Where a GPU runs it: three byte permutes and one AND for four of them.
+    """
+    if INTERPRET:
+        return (x & used).to(tl.int8)
     else:
         return tl.inline_asm_elementwise(
             """
@@ -56,11 +73,17 @@ def _low_bytes(x, INTERPRET: tl.constexpr):
             .reg .b32 low, high;
             prmt.b32 low, $1, $2, 0x0040;
             prmt.b32 high, $3, $4, 0x0040;
-            prmt.b32 $0, low, high, 0x5410;
+            prmt.b32 low, low, high, 0x5410;
+            and.b32 $0, low, $5;
             }
             """,
-            "=r,r,r,r,r", [x], dtype=tl.int8, is_pure=True, pack=4,
+            "=r,r,r,r,r,r,r,r,r", [x, used], dtype=tl.int8, is_pure=True, pack=4,
         )  # fmt: skip
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -70,17 +93,16 @@ def _quantize(
 ):  # fmt: skip
     """x float32 [ROWS, D] -> code int8 [ROWS, D], served float32 [ROWS, D], scale code int32 [ROWS, D // 32]."""
     grouped = tl.reshape(x, [ROWS, D // 32, 32])
-    top = tl.max(magnitude_bits(grouped), 2)  # [ROWS, D // 32]
-    amax = top.to(tl.float32, bitcast=True)
+    amax = tl.reduce(tl.abs(grouped), 2, _larger)  # [ROWS, D // 32]
     if ROUNDS > 0:
-        scale = ru16_bits(quotient(amax, 126.5, 1.0 / 126.5))
+        scale = ru16_code(divide(amax, 126.5, 1.0 / 126.5, INTERPRET), INTERPRET)
     else:
-        scale = ru16_bits(quotient(amax, 127.0, 1.0 / 127.0))
-    scale = tl.maximum(scale, (top > 0).to(tl.int32))  # 0 means that the whole group is 0
+        scale = ru16_code(divide(amax, 127.0, 1.0 / 127.0, INTERPRET), INTERPRET)
+    scale = tl.maximum(scale, (magnitude_bits(amax) > 0).to(tl.int32))  # 0 means that the whole group is 0
     good = scale < 0x7C00
     s = scale.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     divisor = tl.where(good & (scale > 0), s, 1.0)
-    ratio = quotient(grouped, divisor[:, :, None], reciprocal(divisor)[:, :, None])
+    ratio = divide(grouped, divisor[:, :, None], reciprocal(divisor)[:, :, None], INTERPRET)
     xi = tl.zeros_like(ratio)
     if ROUNDS > 0:
         block = tl.arange(0, D // 16)[None, :]  # [1, D // 16]
@@ -88,82 +110,110 @@ def _quantize(
         xi = tl.reshape(dither_tile(w0, w1, w2, w3, ROWS, D, INTERPRET), [ROWS, D // 32, 32])
         ratio = ratio + xi
     biased = ratio + 12582912.0  # 1.5 * 2^23
-    used = tl.where(good, 0xFF, 0)[:, :, None]  # [ROWS, D // 32, 1]
-    code = _low_bytes(biased.to(tl.int32, bitcast=True) & used, INTERPRET)
+    used = tl.broadcast_to(tl.where(good, -1, 0)[:, :, None], [ROWS, D // 32, 32])
+    code = _low_bytes(biased.to(tl.int32, bitcast=True), used, INTERPRET)
     multiplier = tl.where(good, s, float("nan"))[:, :, None]
     served = multiplier * ((biased - 12582912.0) - xi)
     return tl.reshape(code, [ROWS, D]), tl.reshape(served, [ROWS, D]), scale
 
 
 @triton.jit
-def _kept(kept, D: tl.constexpr):
-    """Which channels are among ``kept`` [2 m]: int32 0 or 1, [1, D]. No channel is listed twice, so bits add up."""
+def _bulk(kept, D: tl.constexpr):
+    """All ones for the channels that are not among ``kept`` [2 m], 0 for those that are: int32 [1, D].
+
+    No channel is listed twice, so bits add up.
+    """
     group = tl.arange(0, D // 32)[:, None]
     bit = tl.where((kept >> 5)[None, :] == group, 1 << (kept & 31)[None, :], 0)  # [D // 32, 2 m]
     words = tl.sum(bit, 1)  # [D // 32]
-    return tl.reshape((words[:, None] >> tl.arange(0, 32)[None, :]) & 1, [1, D])
+    return tl.reshape(((words[:, None] >> tl.arange(0, 32)[None, :]) & 1) - 1, [1, D])
+
+
+@triton.jit
+def _select(bits, a, b, INTERPRET: tl.constexpr):
+    """a where bits (int32) is all ones, b where it is 0: one operation, and no predicate to keep for each channel."""
+    if INTERPRET:
+        return tl.where(bits != 0, a, b)
+    else:
+        bits = tl.broadcast_to(bits, a.shape)
+        return tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, $2, $3, 0xCA;", "=f,r,f,f", [bits, a, b], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit
 def _side(
     x_ptr, x_token, x_head, slots_ptr, epochs_ptr, code_ptr, scale_ptr, outlier_ptr, channels_ptr, witness_ptr,
-    tokens, slots, key_low, key_high, layer, factor, key_factor,
+    tokens, slots, tiles, key_low, key_high, layer, factor, key_factor,
     H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SIDE: tl.constexpr, ROUNDS: tl.constexpr,
     PAIRS: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr, TINY: tl.constexpr,
     ROWS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """Write one side of ROWS tokens of one KV head."""
+    """Write one side of ``tiles`` times ROWS tokens of one KV head; a tile is fetched while the one before is written."""
     head = tl.program_id(0)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)  # [ROWS]
-    given = tl.load(slots_ptr + row, mask=row < tokens, other=-1)
-    inside = (given >= 0) & (given < slots)
-    slot = tl.where(inside, given, 0).to(tl.int32)
-    mask = inside[:, None]
-    epoch = slot
-    if ROUNDS > 0:
-        epoch = tl.load(epochs_ptr + slot, mask=inside, other=0)
+    first = tl.program_id(1) * (tiles * ROWS)
+    end = tl.minimum(first + tiles * ROWS, tokens)
+    row = first + tl.arange(0, ROWS)  # [ROWS]
     channel = tl.arange(0, D)[None, :]  # [1, D]
-    start = x_ptr + row.to(tl.int64)[:, None] * x_token + head * x_head  # [ROWS, 1]
-    x = widen(tl.load(start + channel, mask=mask, other=0.0))  # [ROWS, D]
-    out = pool_row(slot, head, H, PAGE).to(tl.int64)[:, None]  # [ROWS, 1], in every pool of the store
-    bulk = x
+    x_ptr += head * x_head
+    k0, k1 = key_words(key_low, key_high)
     if PAIRS > 0:
         column = tl.arange(0, 2 * PAIRS)
         listed = tl.load(channels_ptr + head * (2 * PAIRS) + column)  # [2 PAIRS]
-        exact = tl.load(start + listed[None, :], mask=mask, other=0.0).to(tl.float16)  # [ROWS, 2 PAIRS]
-        tl.store(outlier_ptr + out * (2 * PAIRS) + column[None, :], exact, mask=mask)
-        keep = _kept(listed, D) != 0  # [1, D]
-        bulk = tl.where(keep, 0.0, x)  # counts in no maximum, and its code is 0: |xi| < 1/2
-    k0, k1 = key_words(key_low, key_high)
-    code, served, scale = _quantize(bulk, slot, epoch, head, k0, k1, layer, ROWS, D, SIDE, ROUNDS, INTERPRET)
-    tl.store(code_ptr + out * D + channel, code, mask=mask)
-    stored = scale.to(tl.int16).to(tl.float16, bitcast=True)  # [ROWS, D // 32]
-    tl.store(scale_ptr + out * (D // 32) + tl.arange(0, D // 32)[None, :], stored, mask=mask)
-    if BANDS > 0:
+        bulk_bits = _bulk(listed, D)  # [1, D]
+    given = tl.load(slots_ptr + row, mask=row < tokens, other=-1)
+    # [ROWS, D]; not masked by the slot, so that both are fetched at once
+    raw = tl.load(x_ptr + row.to(tl.int64)[:, None] * x_token + channel, mask=(row < tokens)[:, None], other=0.0)
+    for _ in range(tiles):
+        inside = (given >= 0) & (given < slots)
+        slot = tl.where(inside, given, 0).to(tl.int32)
+        mask = inside[:, None]
+        epoch = slot
+        if ROUNDS > 0:
+            epoch = tl.load(epochs_ptr + slot, mask=inside, other=0)
         if PAIRS > 0:
-            served = tl.where(keep, x.to(tl.float16).to(tl.float32), served)
-        w = band_witness(served - x, served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY)
-        tl.store(witness_ptr + out * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)
+            at = row.to(tl.int64)[:, None] * x_token + listed[None, :]
+            exact = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float16)  # [ROWS, 2 PAIRS]
+        row += ROWS
+        given = tl.load(slots_ptr + row, mask=row < end, other=-1)
+        x = widen(raw)
+        raw = tl.load(x_ptr + row.to(tl.int64)[:, None] * x_token + channel, mask=(row < end)[:, None], other=0.0)
+
+        out = pool_row(slot, head, H, PAGE).to(tl.int64)[:, None]  # [ROWS, 1], in every pool of the store
+        bulk = x
+        if PAIRS > 0:
+            tl.store(outlier_ptr + out * (2 * PAIRS) + column[None, :], exact, mask=mask)
+            # An outlier becomes 0: it counts in no maximum, and its code is 0, because |xi| < 1/2.
+            bulk = (x.to(tl.int32, bitcast=True) & bulk_bits).to(tl.float32, bitcast=True)
+        code, served, scale = _quantize(bulk, slot, epoch, head, k0, k1, layer, ROWS, D, SIDE, ROUNDS, INTERPRET)
+        tl.store(code_ptr + out * D + channel, code, mask=mask)
+        stored = scale.to(tl.int16).to(tl.float16, bitcast=True)  # [ROWS, D // 32]
+        tl.store(scale_ptr + out * (D // 32) + tl.arange(0, D // 32)[None, :], stored, mask=mask)
+        if BANDS > 0:
+            if PAIRS > 0:
+                served = _select(bulk_bits, served, x.to(tl.float16).to(tl.float32), INTERPRET)
+            w = band_witness(served - x, served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY, INTERPRET)
+            tl.store(witness_ptr + out * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)
 
 
-@triton.jit(do_not_specialize=["key_low", "key_high", "layer"])
+@triton.jit(do_not_specialize=["tiles", "key_low", "key_high", "layer"])
 def int8_write_kernel(
     k_ptr, v_ptr, slots_ptr, epochs_ptr, k_code, k_scale, v_code, v_scale, outlier_ptr, channels_ptr, witness_ptr,
-    k_token, k_head, v_token, v_head, tokens, slots, key_low, key_high, layer, factor, key_factor,
+    k_token, k_head, v_token, v_head, tokens, slots, tiles, key_low, key_high, layer, factor, key_factor,
     H: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, K_ROUNDS: tl.constexpr, V_ROUNDS: tl.constexpr,
     PAIRS: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr, TINY: tl.constexpr,
     ROWS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One program: ROWS tokens of one KV head, the keys (third index 0) or the values; rounds 0 means no dither."""
+    """One program: tiles of one KV head, of the keys (third index 0) or of the values; rounds 0 means no dither."""
     if tl.program_id(2) == 0:
         _side(
             k_ptr, k_token, k_head, slots_ptr, epochs_ptr, k_code, k_scale, outlier_ptr, channels_ptr, witness_ptr,
-            tokens, slots, key_low, key_high, layer, factor, key_factor,
+            tokens, slots, tiles, key_low, key_high, layer, factor, key_factor,
             H, D, PAGE, 0, K_ROUNDS, PAIRS, BANDS, HALF, FOLD, TINY, ROWS, INTERPRET,
         )  # fmt: skip
     else:
         _side(
             v_ptr, v_token, v_head, slots_ptr, epochs_ptr, v_code, v_scale, outlier_ptr, channels_ptr, witness_ptr,
-            tokens, slots, key_low, key_high, layer, factor, key_factor,
+            tokens, slots, tiles, key_low, key_high, layer, factor, key_factor,
             H, D, PAGE, 1, V_ROUNDS, 0, 0, HALF, FOLD, TINY, ROWS, INTERPRET,
         )  # fmt: skip

@@ -20,8 +20,10 @@ __all__ = ["dither_int8_write"]
 
 # The kernel rounds s (n - xi) to float32 once; without dither s n is exact (11 + 7 bits).
 SERVED_ERROR = Fraction(1, 2**24)
-TILE = 2048
-"""Channels of one program, on two warps: 32 a thread."""
+TILE, WARPS, REGISTERS = 2048, 2, None
+"""Channels of a tile and how many warps and registers of a thread (None: the compiler's choice) it gets."""
+TILES, PROGRAMS = 8, 4096
+"""Most tiles that a program writes one after the other, and how many programs there must be before it writes a second."""
 
 
 def write_int8(k: Tensor, v: Tensor, slots: Tensor, store: PackedStore, bands: Bands | None, gamma: float) -> None:
@@ -53,19 +55,21 @@ def write_int8(k: Tensor, v: Tensor, slots: Tensor, store: PackedStore, bands: B
     rows = TILE // head_dim
     if store.slots * store.kv_heads >= 2**31:
         raise InputError(f"the store has {store.slots} slots of {store.kv_heads} heads; expected fewer than 2^31 rows")
+    tiles = max(1, min(TILES, 2 * store.kv_heads * triton.cdiv(tokens, rows) // PROGRAMS))
     if tokens:
-        int8_write_kernel[(store.kv_heads, triton.cdiv(tokens, rows), 2)](
+        int8_write_kernel[(store.kv_heads, triton.cdiv(tokens, rows * tiles), 2)](
             k, v, slots, store.epochs if store.epochs is not None else slots,
             store.k_code, store.k_scale, store.v_code, store.v_scale,
             store.k_outlier if store.k_outlier is not None else store.k_scale,
             store.outlier_channels if store.outlier_channels is not None else slots,
             store.witness if store.witness is not None else store.k_scale,
-            k.stride(0), k.stride(1), v.stride(0), v.stride(1), tokens, store.slots, low, high,
+            k.stride(0), k.stride(1), v.stride(0), v.stride(1), tokens, store.slots, tiles, low, high,
             0 if store.dither is None else store.dither.layer, factor, key_factor,
             H=store.kv_heads, D=head_dim, PAGE=store.page_size, K_ROUNDS=rounds,
             V_ROUNDS=rounds if store.dither is not None and store.dither.values else 0,
             PAIRS=store.outlier_pairs, BANDS=count, HALF=half, FOLD=key_factor > 0,
-            TINY=k.dtype != torch.float16, ROWS=rows, INTERPRET=triton.knobs.runtime.interpret, num_warps=2,
+            TINY=k.dtype != torch.float16, ROWS=rows, INTERPRET=triton.knobs.runtime.interpret,
+            num_warps=WARPS, maxnreg=REGISTERS,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from witcert.kernels.rounding import ru16_bits, widen
+from witcert.kernels.rounding import ru16_code, widen
 
 __all__ = ["band_witness", "pool_row", "witness_write_kernel"]
 
@@ -40,7 +40,7 @@ def _band_sum(x, ROWS: tl.constexpr, D: tl.constexpr, BANDS: tl.constexpr, HALF:
 def band_witness(
     residual, served, factor, key_factor,
     ROWS: tl.constexpr, D: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr, FOLD: tl.constexpr,
-    TINY: tl.constexpr,
+    TINY: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """Witness of a tile: float32 residual and k_hat [ROWS, D] -> float16 [ROWS, BANDS].
 
@@ -50,7 +50,7 @@ def band_witness(
     bound = tl.sqrt(_band_sum(residual * residual, ROWS, D, BANDS, HALF)) * factor  # [ROWS, BANDS]
     if FOLD:
         bound += tl.sqrt(_band_sum(served * served, ROWS, D, BANDS, HALF)) * key_factor
-    code = ru16_bits(bound)
+    code = ru16_code(bound, INTERPRET)
     if TINY:
         size = tl.abs(residual)
         if FOLD:
@@ -65,6 +65,7 @@ def witness_write_kernel(
     k_token, k_head, k_hat_token, k_hat_head, tokens, slots, factor, key_factor,
     H: tl.constexpr, D: tl.constexpr, BANDS: tl.constexpr, PAGE: tl.constexpr,
     HALF: tl.constexpr, PERMUTED: tl.constexpr, FOLD: tl.constexpr, TINY: tl.constexpr, ROWS: tl.constexpr,
+    INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS tokens of one KV head."""
     head = tl.program_id(0)
@@ -80,6 +81,6 @@ def witness_write_kernel(
     k = tl.load(k_ptr + at * k_token + head * k_head + channel[None, :], mask=mask, other=0.0)  # [ROWS, D]
     k_hat = tl.load(k_hat_ptr + at * k_hat_token + head * k_hat_head + channel[None, :], mask=mask, other=0.0)
     served = widen(k_hat)
-    w = band_witness(served - widen(k), served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY)
+    w = band_witness(served - widen(k), served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY, INTERPRET)
     out = pool_row(slot, head, H, PAGE).to(tl.int64)  # [ROWS]
     tl.store(out_ptr + out[:, None] * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)

@@ -43,7 +43,7 @@ def is_contiguous(bands: Bands) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _order(bands: Bands, device: torch.device) -> Tensor:
+def band_order(bands: Bands, device: torch.device) -> Tensor:
     """The channels in the order of their bands, int32 [d], made once per device (so before a graph is captured)."""
     return torch.argsort(bands.index, stable=True).to(torch.int32).to(device)
 
@@ -82,7 +82,7 @@ def witness_write(
     slot_map("slots", slots, tokens, k.device)
     factor, key_factor = write_factors(head_dim // count, gamma)
     half, permuted = is_half(bands), not is_half(bands) and not is_contiguous(bands)
-    order = _order(bands, k.device) if permuted else slots
+    order = band_order(bands, k.device) if permuted else slots
     if out.shape[0] * page * heads >= 2**31:
         raise InputError(f"out has {out.shape[0] * page} slots of {heads} heads; expected fewer than 2^31 rows")
     rows = TILE // head_dim
@@ -91,6 +91,6 @@ def witness_write(
             k, k_hat, slots, order, out, k.stride(0), k.stride(1), k_hat.stride(0), k_hat.stride(1),
             tokens, out.shape[0] * page, factor, key_factor,
             H=heads, D=head_dim, BANDS=count, PAGE=page, HALF=half, PERMUTED=permuted, FOLD=gamma > 0,
-            TINY=not k.dtype == k_hat.dtype == torch.float16, ROWS=rows,
+            TINY=not k.dtype == k_hat.dtype == torch.float16, ROWS=rows, INTERPRET=triton.knobs.runtime.interpret,
             num_warps=1,
         )  # fmt: skip
