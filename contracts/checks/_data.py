@@ -39,8 +39,8 @@ def draw(setting: Setting, seed: int) -> torch.Generator:
 def hard_tokens(rng: torch.Generator, tokens: int, heads: int, head_dim: int, dtype: torch.dtype) -> Tensor:
     """Tokens [T, H, d], T >= 16: random at scales from 2^-20 to 2^12; the first ones are edge cases.
 
-    Zero, one massive channel, subnormal, the largest numbers, NaN, infinities, ties of a scale that is exactly 1, the least
-    number alone, a group that is zero beside one that is not.
+    Zero, one massive channel, subnormal, the largest numbers, NaN, infinities, ties of a scale that is exactly 1, the
+    least number alone, a group that is zero beside one that is not.
     """
     device = rng.device
     size = torch.exp2(torch.randint(-20, 13, (tokens, heads, 1), generator=rng, device=device).float())

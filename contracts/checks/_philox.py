@@ -1,8 +1,8 @@
 """Philox4x32 and its inverse, written from the published algorithm alone, to check the package's streams against.
 
-Philox is a bijection on 128-bit counters for each key: every round is undone by the inverses of its two odd multipliers
-modulo 2^32. A counter that is recovered from the words of a draw is therefore *the* counter of that draw, and sites whose
-recovered counters differ have draws of their own.
+Philox is a bijection on 128-bit counters for each key: every round is undone by the inverses of its two odd
+multipliers modulo 2^32. A counter that is recovered from the words of a draw is therefore *the* counter of that draw,
+and sites whose recovered counters differ have draws of their own.
 """
 
 from __future__ import annotations

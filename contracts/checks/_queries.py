@@ -15,6 +15,8 @@ from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 
 __all__ = ["HEADS", "adversarial", "decode_one", "extend_one", "one_token_table"]
 
+Readings = tuple[Tensor, ...]
+
 HEADS = 16
 """Queries per token and KV head: the kinds of ``adversarial``."""
 
@@ -22,12 +24,12 @@ HEADS = 16
 def adversarial(
     rng: torch.Generator, residual: Tensor, served: Tensor, band: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Queries [T, H, 16, d] against residuals and served keys [T, H, d], float64, finite, with bands of the channels [d].
+    """Queries [T, H, 16, d] against residuals and served keys [T, H, d], float64, finite; band of each channel [d].
 
     Aligned with the residual in all of its length, in each band alike, and with one band only; its signs, at ordinary
-    size and at the largest and least of float16; one-hot where the residual is largest and at random; aligned with the
-    served key, which makes the rounding of the dot product largest; random, sparse, with a wide spread of sizes; and two
-    of them rounded to fp8 (e4m3).
+    size and at the largest and least of float16; one-hot where the residual is largest and at random; aligned with
+    the served key, which makes the rounding of the dot product largest; random, sparse, with a wide spread of sizes;
+    and two of them rounded to fp8 (e4m3).
     """
     tokens, heads, head_dim = residual.shape
     device = residual.device
@@ -68,7 +70,7 @@ def one_token_table(slots: Tensor, page_size: int) -> PageTable:
 
 def decode_one(
     q: Tensor, store: ExactStore | PackedStore, slots: Tensor, page_size: int, scale: float, meter: Meter
-) -> tuple[Tensor, ...]:
+) -> Readings:
     """c of each query [T, H, 16, d] on the token in its slot, one tensor for each reading: float64 [T, H, 16]."""
     tokens, heads, group, head_dim = q.shape
     table = one_token_table(slots, page_size)
@@ -79,8 +81,8 @@ def decode_one(
     return tuple(reading.c_max.double().reshape(tokens, heads, group) for reading in got.readings)
 
 
-def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale: float, meter: Meter) -> Tensor:
-    """As ``decode_one`` by extend, for pages of one slot: q [T, H, N, d], N a multiple of 16; c float64 [T, H, N].
+def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale: float, meter: Meter) -> Readings:
+    """As ``decode_one`` by extend, for pages of one slot: q [T, H, N, d], N a multiple of 16; float64 [T, H, N] each.
 
     The queries of a token are 16 to a position of a chunk whose keys are 0, so that the chunk's own c is nothing.
     """
@@ -90,5 +92,5 @@ def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale:
     lens = torch.full((tokens,), chunk, dtype=torch.int32, device=q.device)
     rows = q.reshape(tokens, heads, chunk, HEADS, head_dim).transpose(1, 2).reshape(tokens, chunk, -1, head_dim)
     got = extend(rows.contiguous(), zero, zero, store, one_token_table(slots, 1), lens, scale=scale, meter=meter)
-    assert got.c_max is not None
-    return got.c_max.double().reshape(tokens, chunk, heads, HEADS).transpose(1, 2).reshape(tokens, heads, count)
+    c = (reading.c_max.double().reshape(tokens, chunk, heads, HEADS) for reading in got.readings)
+    return tuple(x.transpose(1, 2).reshape(tokens, heads, count) for x in c)

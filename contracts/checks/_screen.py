@@ -1,7 +1,7 @@
-"""Comparison of a bound with a truth without tolerance: float64 with a rigorous allowance first, fractions where it is close.
+"""Bound against truth without tolerance: float64 with a rigorous allowance first, fractions where it is close.
 
-A cell whose bound is above truth + allowance in float64 is above the truth. Every other cell is decided exactly; there is
-no cell that is neither.
+A cell whose bound is above truth + allowance in float64 is above the truth. Every other cell is decided exactly;
+there is no cell that is neither.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def above(what: str, bound: Tensor, truth: Tensor, allowance: Tensor, holds: Dec
                 f"{len(suspects)} of {bound.numel()} cells were too close for float64"
             )
     if len(suspects) > LIMIT:
-        raise Violation(f"{what}: {len(suspects)} of {bound.numel()} cells are closer to the bound than float64 can tell")
+        raise Violation(f"{what}: {len(suspects)} of {bound.numel()} cells are too close for float64 to tell")
     known = bound.isfinite() & (truth > 0)
     if not bool(known.any()):
         return 0.0

@@ -43,8 +43,8 @@ def model(bits: Tensor) -> Tensor:
 def _inputs(setting: Setting) -> Iterator[Tensor]:
     """Bits of nonnegative float32 inputs, int64: all 2^31 at the full amount.
 
-    Else each of the 31744 finite codes, its float32 neighbours, the middle to the next code and its neighbours, and random
-    bits, NaN and infinity included.
+    Else each of the 31744 finite codes, its float32 neighbours, the middle to the next code and its neighbours, and
+    random bits, NaN and infinity included.
     """
     if setting.full:
         for first in range(0, 1 << 31, CHUNK):
@@ -81,5 +81,5 @@ def ru16_exhaustive(setting: Setting) -> Outcome:
         for name, half in (("rounding.ru16", round_up_half(x)), ("witness.ru16", ru16(x))):
             _compare(name, half.view(torch.int16).long(), bits)
         cases += 2 * len(bits)
-    exhaustive = "every nonnegative float32, NaN and infinity included" if setting.full else "every code, its neighbours"
-    return Outcome(cases, () if setting.full else (SEED,), 0.0, "bits, compared for equality", note=exhaustive)
+    note = "every nonnegative float32, NaN and infinity included" if setting.full else "every code, its neighbours"
+    return Outcome(cases, () if setting.full else (SEED,), 0.0, "bits, compared for equality", note=note)
