@@ -23,3 +23,11 @@ class GuaranteeError(WitCertError, TypeError):
 
 class SoundnessViolation(WitCertError):
     """A reported bound is below the quantity that it bounds."""
+
+
+class PoolFullError(WitCertError):
+    """Memory for more tokens was asked for than there is; nothing was changed, and the message says what was needed."""
+
+
+class CorruptionError(WitCertError):
+    """Stored bits are not those that were written; the message names them, and nothing was computed from them."""

@@ -73,4 +73,5 @@ register(
     "kivi_2bit",
     summary="2-bit asymmetric: keys per channel over 32 tokens, values per token; recent tokens in full precision",
     source="Liu et al., KIVI, 2024",
+    per_token=False,
 )(Kivi())

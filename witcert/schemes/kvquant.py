@@ -68,4 +68,5 @@ register(
     "kvquant_4bit",
     summary="4-bit asymmetric: keys per channel, values per token; the top 1 % kept exactly",
     source="Hooper et al., KVQuant, 2024",
+    per_token=False,
 )(KVQuant())

@@ -52,6 +52,7 @@ class Scheme:
     summary: str = ""
     source: str = ""
     bytes_function: Callable[..., float] | None = None
+    per_token: bool = True
 
     def __call__(self, x: Tensor, site: Site | None = None) -> Served:
         """Apply the scheme to x [..., H, T, d] (KV heads, tokens, channels), whose tokens lie at site.
@@ -92,7 +93,7 @@ class Scheme:
         changed: Any = replace(function, **options)
         name = f"{self.name}({', '.join(f'{k}={v!r}' for k, v in options.items())})" if options else self.name
         count = getattr(changed, "bytes_per_token", self.bytes_function)
-        return Scheme(name, changed, self.summary, self.source, count)
+        return Scheme(name, changed, self.summary, self.source, count, self.per_token)
 
     def _checked(self, x: Tensor, served: Served) -> Served:
         out = served.x_hat
@@ -141,6 +142,7 @@ def register(
     summary: str = "",
     source: str = "",
     replace: bool = False,
+    per_token: bool = True,
 ) -> Callable[[Function], Function]:
     """Register a function ``x -> x_hat`` (or one that returns a Served, or that takes ``(x, site)``) as a scheme.
 
@@ -150,6 +152,7 @@ def register(
     bytes_per_token : ``head_dim -> bytes`` or ``(head_dim, side) -> bytes``, per token and KV head.
     summary : one line for tables; the default is the first line of the docstring.
     source : paper or engine that the scheme comes from.
+    per_token : whether what is served for a token depends on that token alone; a growing cache holds only such schemes.
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError(f"name={name!r} is not a name")
@@ -163,7 +166,7 @@ def register(
             raise InputError(f"scheme {name!r}: the function takes no tensor; expected x, or (x, site)")
         line = summary or (inspect.getdoc(function) or "").split("\n", 1)[0]
         count = bytes_per_token or getattr(function, "bytes_per_token", None)
-        _REGISTRY[name] = Scheme(name, function, line, source, count)
+        _REGISTRY[name] = Scheme(name, function, line, source, count, per_token)
         return function
 
     return add
