@@ -71,16 +71,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class DecodeOutput:
-    """out [batch, Hq, d] in the dtype of q; lse float32 [batch, Hq], natural log of the mass (-inf: no token).
-
-    blocks : with ``blocks=n``, float32 [batch, Hq, ceil(max_tokens / n), 8]: of each n tokens, in order, the reference m and,
-    in units of 2^m, the mass ``sum p``; then ``sum p e^c`` and C / log 2 of each reading. Blocks past the end have mass 0.
-    """
+    """out [batch, Hq, d] in the dtype of q; lse float32 [batch, Hq], natural log of the mass (-inf: no token)."""
 
     out: Tensor
     lse: Tensor
     readings: tuple[Reading, ...]
-    blocks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -231,7 +226,6 @@ def decode(
     softcap: float | None = None,
     sinks: Tensor | None = None,
     part: PagePart | None = None,
-    blocks: int | None = None,
     tuning: Tuning | None = None,
 ) -> DecodeOutput:
     """Attention of one query token per sequence over its cached tokens, and the meter of every cell.
@@ -246,8 +240,6 @@ def decode(
     softcap : cap of the logits, ``cap * tanh(logit / cap)``, or None.
     sinks : float32 [Hq], logit of a virtual token without value, or None.
     part : read only the pages of one part, see :class:`PagePart`; None reads all.
-    blocks : tokens of a block, 16, 32, 64, 128 or 256, to get the sums over blocks too (see DecodeOutput); not with window
-        or tuning.
     tuning : how the work is cut; every choice is sound, not every one is fast.
 
     No host synchronization, two launches, deterministic, capturable in a CUDA graph. NaN or infinity on the way to a
@@ -269,13 +261,6 @@ def decode(
             raise InputError(f"part is {type(part).__name__}; expected PagePart or None")
         part.check(table, store.kv_heads)
     chosen, resident = _tuning(store, group)
-    if blocks is not None:
-        if blocks not in (16, 32, 64, 128, 256) or window is not None or tuning is not None or table.max_tokens > 1024 * blocks:
-            raise InputError(f"blocks={blocks!r} with {table.max_tokens} tokens; expected 16, 32, 64, 128 or 256, at most 1024 "
-                             "blocks, no window and no tuning")  # fmt: skip
-        # One split, one tile and one block are the same tokens.
-        warps = blocks // 32 if blocks > 64 else min(chosen.warps, blocks // 16)
-        tuning = Tuning(blocks, warps, splits=-(-table.max_tokens // blocks) or 1)
     tuning = tuning or chosen
     splits = _splits(tuning, resident, max(1, batch * store.kv_heads), table.max_tokens, q.device)
     tiles = triton.cdiv(triton.cdiv(table.max_tokens, splits), tuning.tile)
@@ -328,10 +313,10 @@ def decode(
         PART=-1 if part is None else part.index,
         num_warps=tuning.warps, enable_fp_fusion=False, maxnreg=tuning.registers,
     )  # fmt: skip
+    many = splits > 16  # long sequences of a small batch: few programs, so each has more of its rows on the way at once
     stage2_kernel[(batch * heads,)](
         sums, stat, or_q(sinks), out, lse, log_a, c_max, value, splits, batch * heads, inflate,
-        HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None, ROWS=16,
-        num_warps=2, enable_fp_fusion=False,
+        HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None,
+        ROWS=(32 if d == 256 else 64) if many else 16, num_warps=8 if many else 2, enable_fp_fusion=False,
     )  # fmt: skip
-    kept = None if blocks is None else stat.view(batch, heads, splits, 8)
-    return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value), kept)
+    return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))
