@@ -63,17 +63,14 @@ class PageAllocator:
     Parameters
     ----------
     pages : number of pages. page_size : tokens of a page, 1 or 16. tokens : most tokens that a sequence may have.
-    lifetime : whether ``tokens`` counts every token that a sequence ever stored, forgotten and copied ones included: each
-        is an event of its dither, and S of the theorems counts events.
 
     Every method that needs pages raises :class:`~witcert.errors.PoolFullError` before it changes anything.
     """
 
-    def __init__(self, pages: int, page_size: int, tokens: int, *, lifetime: bool = False) -> None:
+    def __init__(self, pages: int, page_size: int, tokens: int) -> None:
         if page_size not in PAGE_SIZES:
             raise InputError(f"page_size={page_size!r} is none of {PAGE_SIZES}")
         self.pages, self.page_size, self.tokens = _whole("pages", pages, 1), page_size, _whole("tokens", tokens, 1)
-        self.lifetime = lifetime
         self.epochs = np.zeros(pages * page_size, np.int64)
         """Epoch of each slot, as it is or was last handed out."""
         self.fill = np.zeros(pages, np.int64)
@@ -114,6 +111,14 @@ class PageAllocator:
     def length(self, sequence: int) -> int:
         """Tokens of a sequence."""
         return self._of(sequence).length
+
+    def stored(self, sequence: int) -> int:
+        """Tokens that the sequence and those it was forked from ever stored, forgotten and copied ones included.
+
+        Each is an event of the dither: where there are more than ``tokens``, the failure probability of an adaptive reading
+        grows in proportion.
+        """
+        return self._of(sequence).stored
 
     def version(self, sequence: int) -> int:
         """A number that changes whenever the pages or the length of the sequence do; never that of another sequence."""
@@ -189,13 +194,6 @@ class PageAllocator:
                 f"{what} needs {pages} pages of {self.page_size} tokens; {len(self._free)} of {self.pages} are free{retired}"
             )
 
-    def _check_lifetime(self, one: _Sequence, more: int) -> None:
-        if self.lifetime and more and one.stored + more > self.tokens:
-            raise InputError(
-                f"a sequence would have stored {one.stored + more} tokens in all, forgotten and copied ones included; "
-                f"the pool was made for tokens={self.tokens}"
-            )
-
     def shared_tail(self, sequence: int) -> int:
         """Tokens in a partly filled last page that other sequences own too; 0 if there is none."""
         one = self._of(sequence)
@@ -216,7 +214,6 @@ class PageAllocator:
                 raise InputError(f"sequence {sequence} would have {total} tokens; the pool was made for {self.tokens}")
             needed += -(-total // self.page_size) - len(one.pages)
             tail = one.length % self.page_size
-            self._check_lifetime(one, n + (tail if n and self.shared_tail(sequence) else 0))
             if n and tail:
                 last = one.pages[-1]
                 left.setdefault(last, int(self._refs[last]))
@@ -253,7 +250,6 @@ class PageAllocator:
         """A new sequence with the same tokens: whole pages are shared, a partly filled last page becomes a new one."""
         one = self._of(sequence)
         tail = one.length % self.page_size
-        self._check_lifetime(one, tail)
         self._need(1 if tail else 0, "a fork")
         whole = one.pages[: one.length // self.page_size]
         for page in whole:

@@ -83,12 +83,11 @@ def cached(
     first = torch.zeros_like(lens) if back is None else (lens - back).clamp_min(0)
     width = max(1, int((lens - first).max())) if len(lens) else 1
     position = first[:, None] + torch.arange(width)  # [B, T]
-    there = position < lens[:, None]
-    slots = _slots(table, position, there, store.slots).flatten()
-    seen = there[:, None].expand(-1, store.kv_heads, -1)
+    seen = (position < lens[:, None])[:, None].expand(-1, store.kv_heads, -1)
     if part is not None:
         column = (position // table.page_size).clamp_max(table.pages.shape[1] - 1)
         seen = seen & (part.parts.gather(2, column[:, None].expand(-1, store.kv_heads, -1)) == part.index)
+    slots = _slots(table, position, seen.any(1), store.slots).flatten()
 
     def rows(x: Tensor) -> Tensor:
         """[B T, Hkv, n] -> [B, Hkv, T, n], 0 where nothing is seen."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -52,9 +52,7 @@ class CachePool:
         self.kernels = on_kernels(self.device) if kernels is None else kernels
         if self.device.type == "cuda" and not self.kernels:
             raise InputError("kernels=False on a GPU; the references are for the CPU")
-        self.allocator = PageAllocator(
-            config.pages, config.page_size, config.tokens, lifetime=config.format == "int8-dither"
-        )
+        self.allocator = PageAllocator(config.pages, config.page_size, config.tokens)
         self.tensors = PoolTensors(config, self.device)
         self.stores, self.side = self.tensors.stores, self.tensors.side
         pinned = self.device.type == "cuda"
@@ -104,6 +102,14 @@ class CachePool:
     def length(self, seq: int) -> int:
         """Tokens of a sequence, reserved ones included."""
         return self.allocator.length(seq)
+
+    def pages(self, seq: int) -> tuple[int, ...]:
+        """Pages of a sequence in order of position."""
+        return self.allocator.pages_of(seq)
+
+    def stored(self, seq: int) -> int:
+        """Tokens that a sequence ever stored, forgotten and re-encoded ones included: events of its dither."""
+        return self.allocator.stored(seq)
 
     def truncate(self, seq: int, length: int) -> None:
         """Forget the tokens of a sequence from position ``length`` on."""
@@ -277,6 +283,10 @@ class CachePool:
         self._side_taken[layer].update(pages)
         return pages
 
+    def side_available(self, layer: int) -> int:
+        """Free pages of the layer's side pool."""
+        return len(self._side_free[layer])
+
     def side_free(self, layer: int, pages: Iterable[int]) -> None:
         """Give side pages back."""
         given = list(pages)
@@ -286,15 +296,21 @@ class CachePool:
         self._side_free[layer].extend(given)
 
     def page_in(
-        self, layer: int, pages: Sequence[int], heads: Sequence[int], side_pages: Sequence[int] | None = None
-    ) -> int:
+        self, layer: int, pages: Sequence[int], heads: Sequence[int], side_pages: Sequence[int] | None = None,
+        since: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
         """Copy exact rows of (page, KV head) pairs from the backing store; returns the bytes that were copied.
 
         Tags of the backing rows are checked first: CorruptionError, and nothing is changed. Into the store itself for
         formats that keep exact rows, into ``side_pages`` (one for each pair) for packed ones. The witness of a row is then
-        ``RU16(gamma |k_b|)``: residual zero (``repair_exact``), arithmetic paid (``arith_fold``).
+        ``RU16(gamma |k_b|)``: residual zero (``repair_exact``), arithmetic paid (``arith_fold``). since : first row of each
+        page to copy, where those before are exact already; None copies all rows that were written.
         """
-        return self._repairs.page_in(layer, pages, heads, side_pages)
+        return self._repairs.page_in(layer, pages, heads, side_pages, since)
+
+    def on_freed(self, hook: Callable[[Sequence[int]], None]) -> None:
+        """Call the hook with the pages that become free, before anybody can own them again."""
+        self._repairs.hooks.append(hook)
 
     def restore(self, layer: int, pages: Iterable[int]) -> None:
         """Write damaged pages of a layer anew from the checked backing store: codes, scales, outliers, witness, epochs."""

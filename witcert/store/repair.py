@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import Tensor
 from witcert.errors import InputError
 from witcert.kernels.formats import ExactStore
 from witcert.kernels.page_in import page_in
-from witcert.kernels.page_in.reference import page_in_reference
 from witcert.store.backing import Backing
 from witcert.store.seal import Damage
 from witcert.store.tables import upload
@@ -30,6 +29,7 @@ class Repairs:
     def __init__(self, pool: CachePool) -> None:
         self.pool = pool
         self._exact: dict[int, set[tuple[int, int]]] = {}  # page -> (layer, head)
+        self.hooks: list[Callable[[Sequence[int]], None]] = []
 
     def _host(self) -> Backing:
         if self.pool.host is None:
@@ -38,8 +38,11 @@ class Repairs:
 
     def forget(self, pages: Iterable[int]) -> None:
         """These pages are free: what will be written there is not exact."""
-        for page in pages:
+        freed = list(pages)
+        for page in freed:
             self._exact.pop(page, None)
+        for hook in self.hooks if freed else ():
+            hook(freed)
 
     def _rows(self, layer: int, pages: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         found = [self.pool.rows_of(layer, page) for page in pages]
@@ -76,8 +79,9 @@ class Repairs:
             seals.seal([layer], [page for page in every if seals.sealed(layer, page)])
 
     def page_in(
-        self, layer: int, pages: Sequence[int], heads: Sequence[int], side_pages: Sequence[int] | None
-    ) -> int:
+        self, layer: int, pages: Sequence[int], heads: Sequence[int], side_pages: Sequence[int] | None,
+        since: Sequence[int] | None = None,
+    ) -> int:  # fmt: skip
         """See :meth:`CachePool.page_in`."""
         pool, config = self.pool, self.pool.config
         host = self._host()
@@ -90,11 +94,14 @@ class Repairs:
             raise InputError(f"a page outside 0..{config.pages - 1} or a head outside 0..{config.kv_heads - 1}")
         if side_pages is not None and not pool._side_taken[layer].issuperset(beside):
             raise InputError(f"side pages {beside} of layer {layer} are not all taken")
-        found = [pool.rows_of(layer, page) for page in pages]
+        size = config.page_size
+        first = [0] * len(pages) if since is None else list(since)
+        if len(first) != len(pages) or any(not 0 <= n <= size for n in first):
+            raise InputError(f"since={first} is not a row in 0..{size} for each of {len(pages)} pages")
+        found = [rows[rows % size >= n] for rows, n in zip((pool.rows_of(layer, p) for p in pages), first, strict=True)]
         numbers = np.concatenate(found) if found else np.empty(0, np.int64)
         if not len(numbers):
             return 0
-        size = config.page_size
         places = np.concatenate([at * size + rows % size for at, rows in zip(beside, found, strict=True)])
         head_of = np.repeat(np.asarray(heads, np.int64), [len(rows) for rows in found])
         rows, slots, head = (upload(x, torch.int64, pool.device) for x in (numbers, places, head_of))
@@ -116,13 +123,16 @@ class Repairs:
         return len(numbers) * 4 * config.head_dim
 
     def _copy(self, host: ExactStore, rows: Tensor, store: ExactStore, slots: Tensor, heads: Tensor | None) -> None:
-        """Exact rows into a store on the device, and the witness of what arrived."""
-        pool = self.pool
-        (page_in if pool.kernels else page_in_reference)(host, rows, store, slots, heads=heads)
-        split = pool.config.split
+        """Exact rows into a store on the device, with the witness of an exact key; heads None: of the only head."""
+        pool, split = self.pool, self.pool.config.split
+        if pool.kernels:
+            gamma = None if split is None else pool.dot_gamma
+            page_in(host, rows, store, slots, heads=heads, bands=split, gamma=gamma)
+            return
+        head = torch.zeros_like(slots) if heads is None else heads
+        k = host.k[rows, head]  # [N, d]
+        store.k[slots, head], store.v[slots, head] = k, host.v[rows, head]
         if store.witness is not None and split is not None:
-            head = torch.zeros_like(slots) if heads is None else heads
-            k = store.k[slots, head]  # [N, d]
             store.witness[slots, head] = witness(k, k, split, pool.dot_gamma)
 
     def check_backing(self, layer: int, pages: Sequence[int]) -> list[Damage]:
