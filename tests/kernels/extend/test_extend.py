@@ -119,6 +119,23 @@ def test_reads_what_the_write_kernels_write(dithered: bool, dtype: torch.dtype) 
     check(case)
 
 
+@pytest.mark.parametrize("tile", [(128, 32, 8), (64, 64, 4), (16, 16, 4)])
+@pytest.mark.parametrize("variant", ["exact-band", "dither-m4-tierB"])
+def test_every_cut_of_the_work(variant: str, tile: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and tokens of a program are a matter of speed."""
+    monkeypatch.setattr("witcert.kernels.extend.launch._tile", lambda *_: tile)
+    check(chunk_case(variant, [35, 0], [23, 50], group=3, page=1, options="window-softcap-sinks", window=40))
+
+
+def test_tiles() -> None:
+    """Small chunks get small tiles, and many packed ones the largest."""
+    from witcert.kernels.extend.launch import _tile
+
+    assert _tile(128, 7, True, 4)[0] == 16
+    assert _tile(128, 4096, True, 4)[0] == 128
+    assert _tile(128, 512, True, 4)[0] == _tile(128, 4096, False, 64)[0] == 64
+
+
 @pytest.mark.parametrize("variant", ["exact-band", "int8-m4-half", "dither-m2-tierB"])
 def test_same_bits_every_time_and_for_every_meter(variant: str) -> None:
     """Deterministic; and the same output whichever meter is read."""

@@ -23,10 +23,10 @@ from triton.compiler import ASTSource
 from witcert.kernels.extend.kernel import extend_kernel as kernel
 from witcert.kernels.extend.launch import _tile
 
-def build(kind, d, group, rows, meter, options, half="fp16", bands=16):
+def build(kind, d, group, rows, meter, options, half="fp16", bands=16, heads=2):
     packed, out = kind != "exact", 2 * int(kind.partition("m")[2] or 0) if kind != "exact" else 0
     rounds = 7 if kind.startswith("dither") else 0
-    m, n, warps = _tile(d, rows)
+    m, n, warps = _tile(d, rows, packed, heads)
     constants = dict(HKV=2, G=group, D=d, M=m, N=n, PAGE=16, PACKED=packed, K_ROUNDS=rounds, V_ROUNDS=rounds, OUT=out,
                      METER=meter, NB=bands, HALF=True, WINDOW=options, CAP=options, SINK=options, INTERPRET=False)
     pointers = {name: half for name in ("q_ptr", "k_ptr", "v_ptr", "out_ptr")}
@@ -45,7 +45,8 @@ def build(kind, d, group, rows, meter, options, half="fp16", bands=16):
         else:
             signature[name] = "i32" if name in integers else "fp32"
     source = ASTSource(kernel, signature, constants, attributes)
-    made = compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=warps, num_stages=1, enable_fp_fusion=False))
+    options = dict(num_warps=warps, num_stages=1, enable_fp_fusion=False)
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     ptx = made.asm["ptx"]
     flushing = re.findall(r"\\b\\S*\\.ftz\\S*", ptx)
     products = sorted(re.findall(r"(?:mma\\.sync|wgmma\\.mma_async)\\S*", ptx))
@@ -78,7 +79,8 @@ def compiled(*arguments: list[Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("kind", "meter"), [("exact", 1), ("rtn", 2), ("dither m4", 3)])
 def test_the_output_path_is_the_same_with_a_meter(kind: str, meter: int) -> None:
     """Its matrix products are those of the kernel without meter, to which only a band meter adds; nothing is contracted."""
-    off, on = compiled(*[[kind, 64, 4, 512, m, True] for m in (0, meter)])
+    heads = 128 if meter == 3 else 2  # with many heads, the largest tiles
+    off, on = compiled(*[[kind, 64, 4, 512, m, True, "fp16", 16, heads] for m in (0, meter)])
     rest = list(on["products"])
     for product in off["products"]:
         rest.remove(product)

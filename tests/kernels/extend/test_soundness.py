@@ -63,14 +63,16 @@ def capped(case: Chunk, logits: list[Any]) -> list[Any]:
     return logits if cap is None else [mp.mpf(cap) * mp.tanh(x / mp.mpf(cap)) for x in logits]
 
 
-def arithmetic(case: Chunk, q: Tensor, served: Tensor, own: Tensor) -> list[Any]:
-    """What one logit's arithmetic may cost, twice, by the derived constants without margins: prefix, then chunk."""
+def arithmetic(case: Chunk, q: Tensor, served: Tensor, own: Tensor, sink: list[Any]) -> list[Any]:
+    """What one logit's arithmetic may cost, twice, by the derived constants without margins: prefix, chunk, sink."""
     bits = 11 if q.dtype == torch.float16 else 8
     packed = isinstance(case.store, PackedStore)
     gamma = packed_gamma(len(q), bits) / NORMS if packed else 0.0  # an exact store's is in the witness
     size = mp.mpf(case.scale) * golden.norm(q.double().tolist())
-    prefix = [size * golden.norm(k) * gamma for k in served.double().tolist()]
-    return prefix + [size * golden.norm(k) * dot_gamma(len(q)) for k in own.double().tolist()]
+    cap = 2 * mp.mpf(case.options.get("softcap", 0.0)) / 2**19
+    prefix = [size * golden.norm(k) * gamma + cap for k in served.double().tolist()]
+    chunk = [size * golden.norm(k) * dot_gamma(len(q)) + cap for k in own.double().tolist()]
+    return prefix + chunk + [abs(x) / 2**22 for x in sink]
 
 
 def check(case: Chunk, tally: Tally) -> None:
@@ -98,7 +100,7 @@ def check(case: Chunk, tally: Tally) -> None:
                 top = max(bad + sink)
                 p = [mp.exp(x - top) for x in bad + sink]
                 truth = golden.total_variation_of_errors(p, [y - x for x, y in zip(good + sink, bad + sink, strict=True)])
-                paid = arithmetic(case, q, served, new) + [mp.mpf(0)] * len(sink)
+                paid = arithmetic(case, q, served, new, sink)
                 rest = [mp.mpf(0)] * (len(new) + len(sink))
                 found = real_bounds(case, case.meter, exact, served, slots, head, q) if len(slots) else [[]] * len(values)  # type: ignore[arg-type]
                 for r, c in enumerate(found):
@@ -188,3 +190,12 @@ def test_bfloat16_queries_whose_squares_underflow(tally: Tally) -> None:
         case = chunk_case(variant, [7], [2], page=1)
         case.q.mul_(1e-21)
         check(case, tally)
+
+
+@pytest.mark.parametrize("options", ["softcap", "sinks"])
+def test_bounds_of_nothing_but_arithmetic(options: str, tally: Tally) -> None:
+    """No prefix: a cap of 50 and a sink of 40 are all that there is to pay for beside the products."""
+    case = chunk_case("int8-half", [0], [3], kind="tiny", options=options, softcap=50.0)
+    if options == "sinks":
+        case.options["sinks"].fill_(40.0)
+    check(case, tally)

@@ -86,11 +86,21 @@ def _check_sizes(q: Tensor, store: ExactStore | PackedStore, lens: object) -> No
         raise InputError("lens is not contiguous")
 
 
-def _tile(head_dim: int, rows: int) -> tuple[int, int, int]:
-    """Rows, tokens and warps of a program, for so many rows (positions times heads of a group) of a sequence."""
+def _tile(head_dim: int, rows: int, packed: bool, heads: int) -> tuple[int, int, int]:
+    """Rows, tokens and warps of a program; rows: positions times heads of a group, heads: KV heads of all sequences.
+
+    A packed token is unpacked once per program, which costs more than the products of 64 rows: 128 where that still gives
+    every multiprocessor a program. Otherwise the largest tiles that leave (almost) all in registers.
+    """
+    if rows <= 16:
+        return 16, 32, 8 if head_dim == 256 else 4
     if head_dim == 256:
-        return (16 if rows <= 16 else 32), 32, 8
-    return (16 if rows <= 16 else 64), (64 if head_dim == 64 else 32), 4
+        return 32, 32, 8
+    if packed and triton.cdiv(rows, 128) * heads >= 128:
+        return 128, 32, 8
+    if packed:
+        return 64, 32, 8 if head_dim == 128 else 4
+    return 64, 32 if head_dim == 128 else 64, 4
 
 
 def extend(
@@ -158,7 +168,7 @@ def extend(
     if isinstance(meter, TierBMeter):
         shares = meter.budget.delta_loc, meter.budget.delta_adaptive(meter.tokens)
         radius, adaptive = budget.radius_factors(d - outliers, meter.tokens, *shares)
-    rows, tile, warps = _tile(d, chunk * group)
+    rows, tile, warps = _tile(d, chunk * group, packed is not None, batch * store.kv_heads)
     tiles = triton.cdiv(table.max_tokens, tile) + triton.cdiv(chunk, tile)
     factor = scale * LOG2E
     bits = 11 if q.dtype == torch.float16 else 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -33,10 +34,11 @@ class Row:
 def extend_reference(
     q: Tensor, k: Tensor, v: Tensor, store: ExactStore | PackedStore, table: PageTable, lens: Tensor, *, scale: float,
     meter: Meter | None = None, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+    only: Collection[tuple[int, int, int]] | None = None,
 ) -> dict[tuple[int, int, int], Row]:  # fmt: skip
     """Every row (sequence, position, query head) inside its chunk; c is 0 on the chunk's own tokens and on the sink.
 
-    Arguments as in :func:`witcert.kernels.extend.extend`.
+    Arguments as in :func:`witcert.kernels.extend.extend`; only: the rows to compute, or None for all.
     """
     group = q.shape[2] // store.kv_heads
     rows: dict[tuple[int, int, int], Row] = {}
@@ -44,12 +46,15 @@ def extend_reference(
         slots = table.slots(b)
         prefix_k, prefix_v = served_keys(store, slots), served_values(store, slots)
         for i in range(int(lens[b])):
+            heads = [h for h in range(q.shape[2]) if only is None or (b, i, h) in only]
+            if not heads:
+                continue
             start = 0 if window is None else max(0, len(slots) + i + 1 - window)  # position of the first visible token
             seen = slots[start:]
             own = max(0, start - len(slots))
             keys = torch.cat((prefix_k[start:], k[b, own : i + 1].double()))
             values = torch.cat((prefix_v[start:], v[b, own : i + 1].double()))
-            for h in range(q.shape[2]):
+            for h in heads:
                 wide, head = q[b, i, h].double(), h // group
                 logit = keys[:, head] @ wide * scale
                 logit = logit if softcap is None else softcap * torch.tanh(logit / softcap)
