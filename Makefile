@@ -39,8 +39,9 @@ lint: $(VENV)/installed ## ruff and mypy --strict
 proofs: ## check the Lean proofs, audit their axioms, compare the exported statements
 	$(PYTHON) formal/tools/proofs.py
 
-contracts: $(VENV)/installed ## validate the kernels against the theorems (needs a CUDA GPU)
-	$(PY) -m contracts
+contracts: $(VENV)/installed ## check the kernels against the theorems (on a GPU; without one INTERPRETED and reduced)
+	@mkdir -p $(OUT)
+	$(PY) -m contracts --out $(OUT)/contracts.json
 
 bench: $(VENV)/installed ## side-by-side kernel benchmark (needs a CUDA GPU)
 	@mkdir -p $(OUT)

@@ -1,34 +1,142 @@
-"""Run every check that needs a GPU (the tests marked ``gpu``) on the GPU of this machine.
+"""Load the contracts, run their checks on this machine's kernels, and report: ``python -m contracts``, ``make contracts``.
 
-Exit status: 0 all passed, 1 something failed, 2 nothing could be run. Without a GPU nothing is run and nothing is
-reported as passed; the same kernels run through Triton's interpreter in ``make test``.
+On a GPU the compiled kernels run at real shapes, then the tests marked ``gpu``. Without one, the same checks run through
+Triton's interpreter at reduced amounts, and the summary says so: that validates no GPU.
+Exit status: 0 all well, 1 something failed, 2 it could not run.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    from contracts.book import Book
+    from contracts.discharge import Setting
 
 
-def main() -> int:
-    """Run the checks; returns the exit status."""
-    if not torch.cuda.is_available():
-        print(
-            "contracts: NOT RUN, PyTorch sees no CUDA GPU here; use a machine with an NVIDIA GPU (compute capability 8.0 or "
-            "newer) and a CUDA build of PyTorch",
-            file=sys.stderr,
-        )
-        return 2
-    import pytest
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    ap = argparse.ArgumentParser(
+        prog="python -m contracts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    ap.add_argument("--only", nargs="+", metavar="NAME", default=[], help="checks, or modules of checks; no mutants")
+    ap.add_argument("--no-mutants", action="store_true", help="leave the faulty variants out")
+    ap.add_argument("--no-tests", action="store_true", help="on a GPU: leave `pytest -m gpu` out")
+    ap.add_argument("--out", type=Path, metavar="FILE", help="write the report as JSON")
+    ap.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is a GPU")
+    ap.add_argument("--commit", metavar="HASH", help="commit of a tree without git, for the report")
+    ap.add_argument("--load", action="store_true", help="only compare contracts, theorems, checks and sources")
+    ap.add_argument("--write-docs", action="store_true", help="only rewrite docs/contracts.md from contracts/report.json")
+    return ap.parse_args(argv)
 
-    print(f"contracts: {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
-    status = int(pytest.main(["-m", "gpu", str(Path(__file__).resolve().parent.parent / "tests"), *sys.argv[1:]]))
-    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
-        print("contracts: NOT RUN, no check was found", file=sys.stderr)
-        return 2
-    return status
+
+def _stop(message: str) -> int:
+    print(f"contracts: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _book() -> Book | None:
+    from contracts.book import BookError, load
+
+    try:
+        book = load()
+    except BookError as e:
+        for reason in e.reasons:
+            print(f"contracts: {reason}", file=sys.stderr)
+        print(f"contracts: FAILED: {len(e.reasons)} reasons why contracts and system do not fit", file=sys.stderr)
+        return None
+    theorems = len(book.contracts)
+    print(f"contracts: {theorems} theorems, {theorems} contracts, {len(book.facts.checks)} checks: they fit", flush=True)
+    return book
+
+
+def _gpu_tests() -> dict[str, Any]:
+    """The tests marked ``gpu``; their exit status and last line."""
+    root = Path(__file__).resolve().parent.parent
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", str(root / "tests")]
+    print("contracts: pytest -m gpu", flush=True)
+    r = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    lines = (r.stdout + r.stderr).strip().splitlines() or ["no output"]
+    if r.returncode:
+        print("\n".join(lines[-60:]), file=sys.stderr)
+    return {"exit": r.returncode, "last_line": lines[-1].strip("= ")}
+
+
+def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
+    from rich.console import Console
+
+    from contracts import report
+    from contracts.running import Result, run, select
+
+    try:
+        checks = select(dict(book.facts.checks), args.only)
+    except KeyError as e:
+        return _stop(f"--only: no check and no module of checks is called {e.args[0]!r}; choose from "
+                     f"{', '.join(sorted(book.facts.checks))}")  # fmt: skip
+    start = time.monotonic()
+    done = 0
+
+    def tick(r: Result) -> None:
+        nonlocal done
+        done += 1
+        print(f"[{done}/{len(checks)}, {time.monotonic() - start:.0f} s] {r.name}: {r.status} ({r.seconds:.1f} s)",
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    results = run(checks, setting, tick)
+    tests = _gpu_tests() if setting.device.type == "cuda" and not (args.no_tests or args.only) else None
+    mutants = None
+    if not (args.no_mutants or args.only):
+        print("contracts: mutants", file=sys.stderr, flush=True)
+        mutants = importlib.import_module("contracts.mutants").run(setting)
+    seconds = time.monotonic() - start
+    data = report.build(
+        book, setting, results, mutants=mutants, tests=tests, seconds=seconds, commit=args.commit
+    )
+    console = Console(highlight=False)
+    report.print_results(data, console if console.is_terminal else Console(highlight=False, width=132))
+    if args.out is not None:
+        report.write(args.out, report.dump(data))
+    return 0 if data["passed"] else 1
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what the arguments say; returns the exit status."""
+    args = _arguments(argv)
+    # Triton decides when it is imported whether it interprets.
+    import torch
+
+    cuda = torch.cuda.is_available()
+    if args.device == "cuda" and not cuda:
+        return _stop("--device cuda, and PyTorch sees no CUDA GPU here: it takes an NVIDIA GPU (compute capability 8.0 or "
+                     "newer) and a CUDA build of PyTorch")  # fmt: skip
+    device = torch.device(args.device or ("cuda" if cuda else "cpu"))
+    if device.type == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    if args.out is not None and args.out.is_dir():
+        return _stop(f"--out: {args.out} is a folder; name a file")
+    book = _book()
+    if book is None:
+        return 1
+    if args.write_docs:
+        from contracts.document import PATH, refresh
+
+        refresh(book)
+        print(f"contracts: {PATH.name} written")
+        return 0
+    if args.load:
+        return 0
+    from contracts.discharge import Setting
+
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted:
+        print("contracts: no GPU: kernels are INTERPRETED, amounts reduced; this does not validate a GPU", flush=True)
+    return _run(args, book, Setting(device, interpreted, full=device.type == "cuda" and not interpreted))
 
 
 if __name__ == "__main__":

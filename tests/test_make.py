@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: the target runs")
-@pytest.mark.parametrize("package", ["contracts", "benchmarks"])
-def test_gpu_targets_without_a_gpu(package: str) -> None:
-    r = subprocess.run([sys.executable, "-m", package], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("command", [["contracts", "--device", "cuda"], ["benchmarks"]])
+def test_gpu_targets_without_a_gpu(command: list[str]) -> None:
+    r = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert r.returncode == 2
     lines = (r.stdout + r.stderr).strip().splitlines()
     assert len(lines) == 1

@@ -271,10 +271,30 @@ def list_schemes(as_json: AsJson = False, debug: Debug = False) -> None:
         print_schemes()
 
 
+@app.command()
+def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
+    """Say what of WitCert is available and valid on this machine.
+
+    Fails (exit code 1) if something that is present is invalid; what is missing or stale is only said.
+    """
+    from witcert.cli.tables import print_doctor
+    from witcert.doctor import examine
+
+    with Console(stderr=True, quiet=as_json).status("looking") as status:
+        rows = examine(lambda what: status.update(f"looking at: {what}"))
+    if as_json:
+        print(json.dumps([row.to_json() for row in rows], indent=1))
+    else:
+        print_doctor(rows)
+    if any(row.status == "invalid" for row in rows):
+        raise typer.Exit(1)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point: every expected failure is one clear message and a non-zero exit status.
 
-    2: bad input, missing extra or unsupported model; 3: a soundness violation; 130: interrupted.
+    1: the doctor found something invalid; 2: bad input, missing extra or unsupported model; 3: a soundness violation;
+    130: interrupted.
     """
     args = sys.argv[1:] if argv is None else argv
     debug = "--debug" in args
@@ -285,7 +305,9 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(status)
 
     try:
-        app(args=args, standalone_mode=False)
+        status = app(args=args, standalone_mode=False)  # of a command that ended with typer.Exit
+        if isinstance(status, int) and status:
+            sys.exit(status)
     except typer.Exit as e:
         sys.exit(e.exit_code)
     except typer.Abort:

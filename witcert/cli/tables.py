@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from witcert.doctor import Row
 from witcert.observe.job import Results
 from witcert.observe.report import bound, number, percent, ratio, whole
 
@@ -115,3 +117,18 @@ def print_schemes() -> None:
     for scheme in map(schemes.get, schemes.names()):
         table.add_row(scheme.name, scheme.summary, scheme.source)
     _console().print(table)
+
+
+def print_doctor(rows: list[Row]) -> None:
+    """Print what was found, and how to get what is not there."""
+    style = {"ok": "green", "missing": "yellow", "stale": "yellow", "invalid": "bold red"}
+    table = Table(header_style="bold")
+    for head in ("what", "status"):
+        table.add_column(head, no_wrap=True)
+    for head in ("found", "what it is for", "how to get it"):
+        table.add_column(head)
+    for row in rows:
+        table.add_row(row.name, f"[{style[row.status]}]{row.status}[/]", escape(row.found), escape(row.means), escape(row.get))
+    _console().print(table)
+    counts = {s: sum(r.status == s for r in rows) for s in style}
+    _console().print(", ".join(f"[{style[s]}]{n} {s}[/]" for s, n in counts.items() if n))
