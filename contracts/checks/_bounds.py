@@ -97,6 +97,9 @@ class Bounds:
         low = torch.where(near, value / stretch * (1 - 16 * U), far - slack)
         high = torch.where(near, value * stretch * (1 + 16 * U), far + slack)
         low, high = torch.nan_to_num(low, 0.0).clamp_min(0.0), torch.nan_to_num(high, math.inf, math.inf)
+        # of a token whose weight is not known: either it adds nothing here too, or nothing is known
+        hidden = self.truth.alive & ~self.truth.matters & ~(shifted < -500.0)
+        low, high = torch.where(hidden.any(-1), 0.0, low), torch.where(hidden.any(-1), math.inf, high)
         some = self.truth.alive.any(-1)
         return Interval(torch.where(some, low, 0.0).flatten(), torch.where(some, high, 0.0).flatten())
 

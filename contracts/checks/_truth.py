@@ -31,6 +31,7 @@ __all__ = ["Attention", "Exact", "Interval", "attention", "integer_dots"]
 
 U = 2.0**-53
 LIBRARY = 8 * U
+FAR = -600.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Attention:
     """Every cell [N, Hkv, G] of a case, tokens last (and the sink after them, if there is one).
 
     logit, eps: served logits and logit errors in natural units, each with a bound on the error of its float64 number;
-    alive: which tokens are seen. weight: e^(logit - largest), 0 where not alive; rho [N, Hkv, G]: its relative error.
+    alive: which tokens are seen; matters: those whose share of served and of exact attention may exceed e^-600.
+    weight: e^(logit - largest), 0 where not alive; rho [N, Hkv, G]: its relative error for tokens that matter.
     size: scale * sum |q_c k_hat_c|. q, k, k_hat: float64 [N, Hkv, G, d] and [N, Hkv, S, d], 0 where not seen.
     """
 
@@ -69,6 +71,7 @@ class Attention:
     eps: Tensor
     eps_error: Tensor
     alive: Tensor
+    matters: Tensor
     weight: Tensor
     rho: Tensor
     size: Tensor
@@ -112,14 +115,18 @@ def attention(case: Case, k_hat: Tensor | None = None) -> Attention:
         logit, logit_error = torch.cat([logit, sink], -1), torch.cat([logit_error, zero], -1)
         eps, eps_error, size = (torch.cat([x, zero], -1) for x in (eps, eps_error, size))
         alive = torch.cat([alive, torch.ones_like(sink, dtype=torch.bool)], -1)
-    top = logit.masked_fill(~alive, -math.inf).amax(-1, keepdim=True)
+    top, first = logit.masked_fill(~alive, -math.inf).max(-1, keepdim=True)
     below = torch.where(alive, logit - top, -math.inf)
-    rho = torch.where(alive, torch.expm1(logit_error + 2 * U * below.abs()) * 1.01 + 2 * LIBRARY, 0.0).amax(-1)
+    # only the distance to the largest logit matters
+    relative = (logit_error + logit_error.gather(-1, first)).scatter(-1, first, 0.0)
+    apart = below + 2 * relative + eps.abs() + eps.gather(-1, first).abs() + 2 * eps_error
+    matters = alive & ~(apart < FAR)
+    rho = torch.where(matters, torch.expm1(relative + 2 * U * below.abs()) * 1.01 + 2 * LIBRARY, 0.0).amax(-1)
     rho = torch.where(rho < 0.5, rho, math.inf)  # NaN as well
     weight = torch.exp(below)
-    tv = _interval(weight, below, rho, eps, torch.where(alive, eps_error, 0.0), alive)
+    tv = _interval(weight, below, rho, eps, torch.where(matters, eps_error, 0.0), alive)
     return Attention(
-        case, q, good, bad, logit, logit_error, eps, eps_error, alive, weight, rho, size,
+        case, q, good, bad, logit, logit_error, eps, eps_error, alive, matters, weight, rho, size,
         Interval(*(x.flatten() for x in tv)),
     )  # fmt: skip
 
@@ -139,7 +146,7 @@ def _interval(w: Tensor, below: Tensor, rho: Tensor, eps: Tensor, error: Tensor,
     gap = (w * (x - mean[..., None]).abs()).sum(-1) / total
     lost = (4 * terms + 60) * U * (w * x.abs()).sum(-1) / total
     near = (eps.abs() < 300.0).all(-1) & torch.isfinite(stretch)
-    # weights that underflow are below 2^-1022 each, times e^300 at most
+    # what does not matter, and weights that underflow (2^-1022 each, times e^300 at most)
     high = torch.where(near, (gap + lost) / (2 * z) * stretch + shift / 2 + 1e-160, 1.0)
     low = torch.where(near, (gap - lost).clamp_min(0.0) / (2 * z) / stretch - shift / 2 - 1e-160, 0.0)
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from contracts.checks._adversary import exact_pair, keys
-from contracts.checks._bounds import band_index
-from contracts.checks._cells import judge, run
+from contracts.checks._bounds import arithmetic, band_index, real_bounds, steps_of
+from contracts.checks._cells import judge, judge_reading, run
 from contracts.checks._referee import Referee
-from contracts.checks._stores import Case, exact_case, generator, normal, packed_case
+from contracts.checks._stores import Case, exact_case, generator, normal, packed_case, served
 from contracts.checks._truth import attention
 from contracts.discharge import Outcome, Setting, Violation, discharges
 from witcert.budget import Budget
-from witcert.kernels.decode import BandMeter, HalfStepMeter, TierBMeter, Tuning
-from witcert.kernels.decode.budget import envelope
+from witcert.kernels.decode import BandMeter, HalfStepMeter, PagePart, TierBMeter, Tuning, decode, merge
+from witcert.kernels.decode.budget import dot_gamma, envelope
 from witcert.kernels.formats import Dither, ExactStore, PageTable
 from witcert.witness import Bands
 
@@ -143,3 +143,33 @@ def blocks(setting: Setting) -> Outcome:
     least = float((allowed - distance).min())
     cases += distance.numel() + log_a.numel()
     return Outcome(cases, (SEED + 2,), least, "allowed minus found distance of log A", cases)
+
+
+@discharges("lse_merge.conclusion", "meter_sound.conclusion")
+def two_parts(setting: Setting) -> Outcome:
+    """A dithered cache with some pages exact in a second store: the merged readings bound the whole cell."""
+    g, referee = generator(setting.device, SEED + 3), Referee()
+    n, heads, group, size = (2048, 2, 8, 64) if setting.full else (3, 2, 1, 40)
+    lens = torch.full((n,), size, device=g.device)
+    lens[0] = size - 9
+    k = keys(g, "normal", n, size, heads, 64, torch.float16)
+    q = normal(g, n, heads * group, 64).half()
+    packed = packed_case(g, q, k, k, lens, page_size=16, dither=Dither(SEED, 3, values=False))
+    side = exact_case(g, q, k, k, k, lens, page_size=16, bands=Bands(64))
+    pages = packed.table.pages.shape[1]
+    parts = (torch.rand((n, heads, pages), generator=g, device=g.device) < 0.5).to(torch.uint8)
+    parts[1] = 1
+    meter = TierBMeter(Budget(1, heads * group, heads), 64)
+    first = decode(q, packed.store, packed.table, scale=packed.scale, meter=meter, part=PagePart(parts, 0))
+    # the second store has pages of its own for the same tokens
+    second = decode(q, side.store, side.table, scale=side.scale, meter=BandMeter(), part=PagePart(parts, 1))
+    got = merge(first, second, tokens=packed.table.max_tokens)
+    exact = parts.bool().repeat_interleave(16, -1)[..., :size].transpose(1, 2)[..., None]  # [N, S, Hkv, 1]
+    truth = attention(packed, torch.where(exact, k.double(), served(packed)))
+    steps = torch.where(exact.transpose(1, 2), 0.0, steps_of(truth))
+    for reading, real in zip(got.readings, real_bounds(truth, meter, steps), strict=True):
+        judge_reading(referee, f"{reading.meter.theorem} of two parts", reading, real)
+    want = truth.logit.masked_fill(~truth.alive, -math.inf).logsumexp(-1)
+    allowed = (arithmetic(truth) + truth.size * dot_gamma(64)).amax(-1) + 2.0**-13
+    referee.within("lse of two parts", got.lse, want, allowed, truth.place)
+    return referee.outcome(SEED + 3)

@@ -44,7 +44,7 @@ def outlier_channels(g: torch.Generator, heads: int, d: int, pairs: int) -> Tens
 
 def _shape(setting: Setting) -> tuple[int, int, int]:
     """Sequences, KV heads and query heads per KV head of one batch of small cells."""
-    return (8192, 2, 16) if setting.full else (2, 1, 2)
+    return (24576, 2, 16) if setting.full else (2, 1, 2)
 
 
 def _sizes(setting: Setting) -> tuple[int, ...]:

@@ -1,0 +1,205 @@
+"""Paging exact keys in: what was predicted, what is there afterwards, and what the kernel then reports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from contracts.checks._adversary import exact_pair, keys, ragged
+from contracts.checks._bounds import Bounds, band_index, stored_bounds, stored_witness
+from contracts.checks._cells import judge, run, value_of
+from contracts.checks._referee import Referee
+from contracts.checks._stores import Case, exact_case, generator
+from contracts.checks._truth import Attention, Interval, attention
+from contracts.discharge import Outcome, Setting, Violation, discharges
+from witcert import bounds
+from witcert.kernels.decode import BandMeter, Tuning, decode
+from witcert.kernels.decode.budget import dot_gamma, envelope
+from witcert.kernels.formats import ExactStore
+from witcert.kernels.page_in import page_in, page_in_mismatches
+from witcert.witness import Bands
+
+SEED = 20261203
+KINDS = ("random", "along", "worst", "equal", "massive")
+
+
+def _backing(case: Case) -> ExactStore:
+    """The exact keys and values in host memory; row s of sequence n is n * S + s."""
+    k, v = (x.flatten(0, 1).cpu() for x in (case.k, case.v))
+    return ExactStore(k.pin_memory(), v.pin_memory()) if case.q.is_cuda else ExactStore(k, v)
+
+
+def _items(case: Case, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the backing store and slots of the tokens chosen [N, S]; what is not cached is padding."""
+    there = chosen & (torch.arange(chosen.shape[1], device=chosen.device) < case.table.seq_lens[:, None])
+    rows = torch.arange(chosen.numel(), device=chosen.device).view_as(chosen)
+    return rows[chosen], torch.where(there, case.slots(), -1)[chosen]
+
+
+def _repaired(case: Case, chosen: Tensor) -> tuple[Case, int]:
+    """A copy of the case with the tokens paged in, and the number of words that the read-back finds wrong."""
+    assert isinstance(case.store, ExactStore)
+    assert case.store.witness is not None
+    store = ExactStore(case.store.k.clone(), case.store.v.clone(), case.store.witness.clone())
+    host, (rows, slots) = _backing(case), _items(case, chosen)
+    page_in(host, rows, store, slots, bands=case.bands)
+    wrong = int(page_in_mismatches(host, rows, store, slots, bands=case.bands))
+    return replace(case, store=store), wrong
+
+
+def _make(g: torch.Generator, setting: Setting, kind: str, size: int) -> Case:
+    n, heads, group = (1024, 2, 16) if setting.full else (2, 1, 2)
+    bands = Bands(64)
+    made = exact_pair(g, kind, n, size, heads, group, 64, torch.float16, band_index(bands, g.device))
+    v = keys(g, "normal", n, size, heads, 64, torch.float16)
+    return exact_case(g, *made, v, ragged(g, n, size), page_size=16, bands=bands)
+
+
+def _left(truth: Attention) -> Tensor:
+    """What the arithmetic of the read may still cost on an exact token: gamma * scale * sum |q_b| |k_b|, at most."""
+    norms = truth.q.norm(dim=-1)[..., None] * truth.k.norm(dim=-1)[:, :, None, :]
+    return truth.case.scale * dot_gamma(truth.q.shape[-1]) * norms * (1 + 2.0**-8) + 2.0**-20
+
+
+def _from_blocks(case: Case, blocks: Tensor, pages: Tensor, left: Tensor) -> Tensor:
+    """log of the predicted A, from the kernel's own sums over blocks of 16 tokens; [N, Hq], without any envelope."""
+    reference, mass, up = (blocks[..., i].double() for i in (0, 1, 2))
+    weight = torch.exp2(reference - reference.amax(-1, keepdim=True))
+    inside = pages[:, None, : blocks.shape[2]]
+    total = (weight * mass).sum(-1)
+    # Cauchy-Schwarz: sum p e^-c >= mass^2 / up
+    down = torch.where(inside & (up > 0), weight * mass.square() / up.clamp_min(1e-300), 0.0).sum(-1) / total
+    n = torch.where(inside, 0.0, weight * up).sum(-1) / total
+    m = torch.where(inside, 0.0, weight * mass).sum(-1) / total
+    a = torch.maximum((n + down * left.exp()) / (m + down), left.exp())
+    return torch.where(total > 0, a.log(), 0.0)
+
+
+@discharges("page_in_bound.h_bound", "page_in_bound.conclusion", "meter_sound.conclusion")
+def prediction(setting: Setting) -> Outcome:
+    """What page_in_bound predicts is never below A after the page-in, of the real numbers and of the kernel."""
+    g, referee = generator(setting.device, SEED), Referee()
+    size = 64 if setting.full else 48
+    spare = math.inf
+    for kind in KINDS:
+        case = _make(g, setting, kind, size)
+        pages = torch.rand((len(case.q), size // 16), generator=g, device=g.device) < 0.5
+        chosen = pages.repeat_interleave(16, -1)
+        before = attention(case)
+        got = decode(case.q, case.store, case.table, scale=case.scale, meter=BandMeter(), blocks=16)
+        assert got.blocks is not None
+        fixed, wrong = _repaired(case, chosen)
+        if wrong:
+            raise Violation(f"{wrong} words are not those of the backing store after a page-in; kind {kind}")
+        after = attention(fixed)
+        again, _ = judge(referee, fixed, BandMeter(), truth=after)
+
+        # the theorem, on the real numbers: bounds of the store before, none on what was paged in
+        c = stored_bounds(before, BandMeter())
+        gone = (chosen[:, None, None] & before.alive).expand(c.shape)
+        real = Bounds(after, BandMeter(), 0, torch.where(gone, 0.0, c), None)
+        some = before.alive.any(-1).flatten()
+        p = before.weight / before.weight.sum(-1, keepdim=True).clamp_min(0.5)
+        p = torch.where(before.alive.any(-1, keepdim=True), p, 1.0 / size)
+        # p is the float64 of the served weights, each within rho of the real one
+        near = (8 * (before.rho + after.rho) + 1e-12).flatten()
+        value = bounds.page_in_log_a(p.flatten(0, 2), c.flatten(0, 2), gone.flatten(0, 2)) * (1 + near)
+        held = Interval(*(torch.where(some, x, 0.0) for x in (real.log_a.low, real.log_a.high)))
+        referee.claim(f"page_in_bound, {kind}", value, held, None, before.place, cap=600.0)
+
+        # the kernel's own sums, and what it then reports: both within their envelope
+        left = torch.where(before.alive, _left(before), 0.0).amax(-1).flatten(1, 2)
+        grown = math.log(envelope(1, 16, size // 16)) + math.log(envelope(4, 16, 1))
+        log_a = _from_blocks(case, got.blocks, pages, left) + 2 * grown + 4e-6
+        reported = again.readings[0].log_a.double()
+        bad = (~(reported <= log_a)) & (log_a < 80.0)
+        if bool(bad.any()):
+            i = int(bad.flatten().nonzero()[0, 0])
+            raise Violation(f"predicted log A {float(log_a.flatten()[i])!r}, the kernel then reports "
+                            f"{float(reported.flatten()[i])!r}; {kind}, {before.place(i)}")  # fmt: skip
+        spare = min(spare, float((log_a - reported)[log_a < 80.0].min()))
+        meter = bounds.meter(log_a)
+        referee.claim(f"predicted meter, {kind}", meter, after.tv, lambda i, t=after: t[i].tv, after.place,  # type: ignore[misc]
+                      cap=1.0, cells=True)  # fmt: skip
+    return referee.outcome(SEED, note=f"predicted minus reported log A >= {spare:.3g}")
+
+
+@discharges("page_in_naive_unsound.conclusion")
+def naive(setting: Setting) -> Outcome:
+    """Keeping the weights fixed, A - mass (e^u - 1), is below A after the page-in on two equal tokens with errors u."""
+    g = generator(setting.device, SEED + 1)
+    u = torch.tensor([0.5, 0.25, 1.0, 2.0], device=g.device, dtype=torch.float64)
+    n = len(u)
+    k_hat = torch.zeros(n, 2, 1, 64, dtype=torch.float16, device=g.device)
+    k = k_hat.clone()
+    k[..., 0] = -u.half()[:, None, None]  # served minus exact logits are u for both
+    q = torch.zeros(n, 1, 64, dtype=torch.float16, device=g.device)
+    q[..., 0] = 1.0
+    case = exact_case(g, q, k_hat, k, k, torch.full((n,), 2, device=g.device), bands=Bands(64), scale=1.0)
+    first = torch.tensor([True, False], device=g.device).expand(n, 2)
+    before, fixed = run(case, BandMeter()), _repaired(case, first)[0]
+    truth = attention(fixed)
+    c = torch.stack([torch.zeros_like(u), u], -1)[:, None, None]
+    a = Bounds(truth, BandMeter(), 0, c, None).log_a.low.exp()
+    p = torch.full((n, 2), 0.5, device=g.device, dtype=torch.float64)
+    # from what the kernel reports before (rounded up) and its C; each token's share is exactly one half
+    naive_a = before.readings[0].log_a.double()[:, 0].exp() - 0.5 * torch.expm1(before.readings[0].c_max.double()[:, 0])
+    sound = bounds.page_in_log_a(p, u[:, None].expand(-1, 2), first)
+    after = run(fixed, BandMeter()).readings[0].log_a.double()[:, 0]
+    if not bool((naive_a < a).all()):
+        raise Violation(f"the naive prediction {naive_a.tolist()} is not below {a.tolist()}")
+    if not bool((sound.exp() >= a).all() and (after >= a.log()).all()):
+        raise Violation(f"page_in_bound {sound.exp().tolist()} or the kernel {after.exp().tolist()} is below {a.tolist()}")
+    return Outcome(n, (SEED + 1,), float((a - naive_a).min()), "A after the page-in minus the naive prediction", n)
+
+
+@discharges("repair_exact.h_repaired", "repair_exact.conclusion")
+def exact(setting: Setting) -> Outcome:
+    """With every token paged in: the bits of an exact cache, its output, total variation 0; nothing else is touched."""
+    g, cases, least = generator(setting.device, SEED + 2), 0, math.inf
+    for kind in KINDS if setting.full else KINDS[1:3]:
+        case = _make(g, setting, kind, 20)
+        store = case.store
+        assert isinstance(store, ExactStore)
+        fixed, wrong = _repaired(case, torch.ones(case.k.shape[:2], dtype=torch.bool, device=g.device))
+        truth, seen = attention(fixed), case.visible()
+        if wrong or not torch.equal(truth.k_hat, truth.k) or float(truth.tv.high.max()) != 0.0:
+            raise Violation(f"after a page-in of everything {wrong} words differ, residual "
+                            f"{float((truth.k_hat - truth.k).abs().max())}; {kind}")  # fmt: skip
+        assert case.bands is not None
+        norms = torch.sqrt(truth.k.square() @ band_index(case.bands, g.device)).transpose(1, 2)[seen] * dot_gamma(64)
+        w = stored_witness(fixed)[seen]
+        if not bool((w >= norms * (1 - 2.0**-40)).all() and (w <= norms * (1 + 2.0**-9) + 2.0**-23).all()):
+            raise Violation(f"the witness of an exact key is not gamma times its norm, rounded up; {kind}")
+        # a cache that was never quantized, in the same slots
+        plain = store.k.clone()
+        values = store.v.clone()
+        plain[case.slots()[seen]], values[case.slots()[seen]] = case.k[seen], case.v[seen]
+        tuning = Tuning(16, splits=2)
+        want = run(replace(case, store=ExactStore(plain, values)), None, tuning)
+        got = run(fixed, BandMeter(), tuning)
+        if not (torch.equal(got.out, want.out) and torch.equal(got.lse, want.lse)):
+            raise Violation(f"a repaired cache does not answer as an exact one; {kind}")
+        left = torch.where(truth.alive, _left(truth), 0.0).amax(-1).flatten()
+        meter = value_of(got.readings[0]).double().flatten()
+        if not bool(((meter <= torch.tanh(left / 2) + 1e-6) & (meter >= 0)).all()):
+            raise Violation(f"a repaired cell reports {float(meter.max())!r}, more than its arithmetic; {kind}")
+        assert isinstance(fixed.store, ExactStore)
+        mine = torch.zeros(store.slots, dtype=torch.bool, device=g.device)
+        mine[case.slots()[seen]] = True
+        for before, after in ((store.k, fixed.store.k), (store.v, fixed.store.v), (store.witness, fixed.store.witness)):
+            assert before is not None
+            assert after is not None
+            if not torch.equal(before.view(torch.int16)[~mine], after.view(torch.int16)[~mine]):
+                raise Violation(f"a page-in changed slots that are not its own; {kind}")
+        fixed.store.k.view(torch.int16)[case.slots()[0, 0], 0, 7] ^= 1
+        rows, slots = _items(case, torch.ones(case.k.shape[:2], dtype=torch.bool, device=g.device))
+        found = int(page_in_mismatches(_backing(case), rows, fixed.store, slots, bands=case.bands))
+        if found != 1:
+            raise Violation(f"one wrong bit is read back as {found} wrong words; {kind}")
+        least = min(least, float((torch.tanh(left / 2) + 1e-6 - meter).min()))
+        cases += meter.numel()
+    return Outcome(cases, (SEED + 2,), least, "what the arithmetic may cost minus the meter", cases)
