@@ -1,0 +1,236 @@
+"""Attention over a pool behind a gate: read, meter, repair what is above tau, read again.
+
+Where the repaired tokens live depends on the format of the pool. Exact and scheme pools are repaired in place: the exact
+rows replace the served ones. Packed pools cannot hold an exact row; theirs goes to a side pool of pages of one KV head, and
+the two parts are read apart and merged (``lse_merge``). Either way a repaired page stays repaired until its page is freed,
+and what is written to it later is repaired at once. Nothing is paged in twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from witcert.errors import InputError
+from witcert.gate.config import Gate
+from witcert.gate.ledger import Ledger
+from witcert.gate.predict import BlockSums, plan
+from witcert.gate.repairs import Repairs
+from witcert.guarantees import Labelled, Proved
+from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading
+from witcert.kernels.decode.launch import Meter
+from witcert.kernels.formats import PageTable
+from witcert.store import CachePool, ops
+
+__all__ = ["Attended", "GatedPool"]
+
+MAX_BLOCKS = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class _How:
+    scale: float
+    meter: Meter | None
+    window: int | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """One attention call of one layer after the gate.
+
+    output : what the layer goes on with; its readings are of what was served in the end. before : the readings of the first
+    read. fired : bool [batch, Hkv], KV heads that were above tau (None with the gate off). pages, bytes : what was paged in
+    for this call, in pages of one KV head. refused : pages that could not be repaired because the side pool is full.
+    """
+
+    output: DecodeOutput
+    before: tuple[Reading, ...]
+    fired: Tensor | None
+    pages: int = 0
+    bytes: int = 0
+    refused: int = 0
+
+
+class GatedPool:
+    """A pool whose decode steps are gated; sequences, writes and lengths are the pool's.
+
+    Raises InputError if the gate repairs and the pool has no backing store, or a packed pool has no side pages.
+    """
+
+    def __init__(self, pool: CachePool, gate: Gate, ledger: Ledger | None = None) -> None:
+        self.pool, self.gate, self.ledger = pool, gate, ledger or Ledger()
+        self.repairs = None if gate.mode == "off" else Repairs(pool)
+        self.upkeep_bytes = 0
+        """Bytes of new rows of repaired pages, which are made exact as they are written."""
+
+    def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
+        """Store the exact keys and values [N, Hkv, d] of new tokens; repaired pages stay repaired."""
+        self.pool.write(layer, k, v, slots)
+        if self.repairs is not None:
+            self.upkeep_bytes += self.repairs.after_write(layer, k, slots)
+
+    def _decode(self, layer: int, q: Tensor, table: PageTable, how: _How) -> DecodeOutput:
+        """The whole cell, from one store or from two."""
+        side = None if self.repairs is None else self.repairs.side_table(layer, table)
+        if side is None:
+            return ops.decode(
+                self.pool, layer, q, table, scale=how.scale, meter=how.meter, window=how.window, softcap=how.softcap,
+                sinks=how.sinks,
+            )  # fmt: skip
+        parts, pages = side
+        batch, hkv, count = parts.shape
+        heads, d = q.shape[1:]
+        first = ops.decode(
+            self.pool, layer, q, table, scale=how.scale, meter=how.meter, window=how.window, softcap=how.softcap,
+            sinks=how.sinks, part=PagePart(parts, 0),
+        )  # fmt: skip
+        lens = table.seq_lens.repeat_interleave(hkv).contiguous()
+        exact = ops.decode(
+            self.pool, layer, q.reshape(batch * hkv, heads // hkv, d), PageTable(pages, lens, table.page_size),
+            store=self.pool.side[layer], meter=None if how.meter is None else BandMeter(self.pool.config.pairing),
+            scale=how.scale, window=how.window, softcap=how.softcap,
+            part=PagePart(parts.view(batch * hkv, 1, count), 1),
+        )  # fmt: skip
+        shaped = tuple(
+            Reading(Proved(torch.as_tensor(r.meter.value).view(batch, heads), r.meter.theorem),
+                    r.log_a.view(batch, heads), r.c_max.view(batch, heads))
+            for r in exact.readings
+        )  # fmt: skip
+        exact = DecodeOutput(exact.out.view(batch, heads, d), exact.lse.view(batch, heads), shaped)
+        return ops.merge(self.pool, first, exact, tokens=max(1, table.max_tokens))
+
+    def _deciding(self, readings: tuple[Reading, ...]) -> Reading:
+        """The reading that the gate looks at; a proved one will do where no weaker one was asked for."""
+        for r in readings:
+            if isinstance(r.meter, self.gate.label):
+                return r
+        for r in readings:
+            if isinstance(r.meter, Proved):
+                return r
+        raise InputError(f"no reading is {self.gate.guarantee}; the meter of the pool cannot decide this gate")
+
+    def _fired(self, label: Labelled, kv_heads: int) -> Tensor:
+        """KV heads any of whose query heads is above tau or NaN, bool [batch, Hkv] on the host."""
+        value = torch.as_tensor(label.value)
+        above: Tensor = ~(value <= self.gate.tau)
+        return above.view(len(above), kv_heads, -1).any(-1).cpu()
+
+    def attend(
+        self, layer: int, q: Tensor, seqs: Sequence[int], *, scale: float, meter: Meter | None = None,
+        window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+    ) -> Attended:  # fmt: skip
+        """One query token per sequence, q [batch, Hq, d]; arguments as in ``decode``, and what the gate made of it.
+
+        With the gate on, one small result is waited for in each call; nothing else is, unless a head fires. Raises
+        CorruptionError if a repair finds the backing store damaged: nothing is repaired from it and no output is returned.
+        """
+        table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
+        output = self._decode(layer, q, table, how)
+        if self.repairs is None or meter is None:
+            return Attended(output, output.readings, None)
+        before, hkv = output.readings, self.pool.config.kv_heads
+        first = self._deciding(before).meter
+        fired = left = self._fired(first, hkv)
+        pages, moved, refused = [0] * len(seqs), [0] * len(seqs), 0
+        for attempt in range(self.gate.rounds + 1):
+            rows = [b for b in range(len(seqs)) if bool(left[b].any())]
+            if not rows:
+                break
+            whole = self.gate.mode == "head" or attempt == self.gate.rounds or window is not None
+            done = 0
+            for b in rows:
+                heads = left[b].nonzero().flatten().tolist()
+                items = self._whole(layer, seqs[b], heads) if whole else (
+                    self._planned(layer, q[b], table, b, seqs[b], heads, output.lse[b], how)
+                )  # fmt: skip
+                n, size, unable = self.repairs.repair(layer, items)
+                done, refused = done + n, refused + unable
+                pages[b], moved[b] = pages[b] + n, moved[b] + size
+            if not done and whole:
+                break
+            if done:
+                output = self._again(layer, q, table, rows, output, how)
+                left = self._fired(self._deciding(output.readings).meter, hkv) & left
+        self._book(seqs, first, output, fired, pages, moved)
+        return Attended(output, before, fired, sum(pages), sum(moved), refused)
+
+    def _again(
+        self, layer: int, q: Tensor, table: PageTable, rows: list[int], output: DecodeOutput, how: _How
+    ) -> DecodeOutput:
+        """The output with the given rows read anew."""
+        at = torch.tensor(rows, device=q.device)
+        some = PageTable(table.pages[at].contiguous(), table.seq_lens[at].contiguous(), table.page_size)
+        new = self._decode(layer, q[at].contiguous(), some, how)
+
+        def put(old: float | Tensor, fresh: float | Tensor) -> Tensor:
+            return torch.as_tensor(old).index_copy(0, at, torch.as_tensor(fresh))
+
+        readings = []
+        for old, r in zip(output.readings, new.readings, strict=True):
+            label = type(r.meter)(put(old.meter.value, r.meter.value), r.meter.theorem, r.meter.delta)
+            readings.append(Reading(label, put(old.log_a, r.log_a), put(old.c_max, r.c_max)))
+        return DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
+
+    def _whole(self, layer: int, seq: int, heads: list[int]) -> list[tuple[int, int]]:
+        """Every page of these KV heads."""
+        return [(page, head) for head in heads for page in self.pool.allocator.pages_of(seq)]
+
+    def _planned(
+        self, layer: int, q: Tensor, table: PageTable, row: int, seq: int, heads: list[int], lse: Tensor, how: _How
+    ) -> list[tuple[int, int]]:
+        """The pages that bring these KV heads to tau, by prediction from sums over blocks of pages.
+
+        Each block is read as a sequence of its own: LSE, A and C of a block are its mass, its ``up`` and its largest c.
+        """
+        assert self.repairs is not None
+        owned, size = self.pool.allocator.pages_of(seq), table.page_size
+        per = max(1, 16 // size, -(-len(owned) // MAX_BLOCKS))  # pages of a block
+        blocks = -(-len(owned) // per)
+        device = q.device
+        column = torch.arange(blocks * per, device=device).view(blocks, per)
+        here = (column < len(owned)).view(-1)
+        listed = torch.where(here, table.pages[row, column.view(-1).clamp(max=len(owned) - 1)], 0).view(blocks, per)
+        lens = (self.pool.length(seq) - torch.arange(blocks, device=device) * (per * size)).clamp(0, per * size)
+        short = PageTable(listed.int().contiguous(), lens.int(), size)
+        side = self.repairs.side_table(layer, short)
+        part = None if side is None else PagePart(side[0], 0)
+        got = ops.decode(
+            self.pool, layer, q[None].expand(blocks, *q.shape).contiguous(), short, scale=how.scale, meter=how.meter,
+            softcap=how.softcap, part=part,
+        )  # fmt: skip
+        reading = self._deciding(got.readings)
+        mass = (got.lse.double() - lse.double()).exp().T  # [Hq, blocks]
+        up = mass * reading.log_a.double().exp().T
+        up = torch.where(mass == 0, 0.0, up)
+        down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
+        c_max = reading.c_max.double().T
+        rest = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
+        group, items = q.shape[0] // self.pool.config.kv_heads, []
+        for head in heads:
+            of = slice(head * group, (head + 1) * group)
+            left = self.repairs.residual(layer, head, q[of], how.scale)
+            sums = BlockSums(mass[of], up[of], down[of], c_max[of], rest[of], rest[of] * left.exp(), left)
+            chosen = plan(sums, self.gate.tau, left).blocks.nonzero().flatten().tolist()
+            items += [(page, head) for j in chosen for page in owned[j * per : (j + 1) * per]]
+        return items
+
+    def _book(
+        self, seqs: Sequence[int], first: Labelled, output: DecodeOutput, fired: Tensor, pages: list[int], moved: list[int]
+    ) -> None:
+        """Enter the call into the ledger; waits only if something fired."""
+        heads = output.out.shape[1]
+        if bool(fired.any()):
+            was = (torch.as_tensor(first.value) <= self.gate.tau).cpu()
+            now = (torch.as_tensor(self._deciding(output.readings).meter.value) <= self.gate.tau).cpu()
+        else:
+            was = now = torch.ones(len(seqs), heads, dtype=torch.bool)
+        for b, seq in enumerate(seqs):
+            self.ledger.of(seq).add(
+                cells=heads, certified=int((was[b] & now[b]).sum()), repaired=int((~was[b] & now[b]).sum()),
+                fired=int(fired[b].sum()), pages=pages[b], moved=moved[b],
+            )  # fmt: skip
