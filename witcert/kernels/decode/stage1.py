@@ -112,15 +112,6 @@ def _query_bands(q_ptr, head_row, inside, D: tl.constexpr, NB: tl.constexpr, ADJ
     band = tl.arange(0, 16)  # [16]
     channels: tl.constexpr = D // NB
     total = tl.zeros((16, GP), tl.float32)
-    for i in tl.static_range(channels):
-        if ADJACENT:
-            channel = band * channels + i
-        else:
-            channel = band * (channels // 2) + (i % (channels // 2)) + (i // (channels // 2)) * (D // 2)
-        at = q_ptr + head_row[None, :] * D + channel[:, None]
-        x = tl.load(at, mask=inside[None, :] & (band < NB)[:, None], other=0.0).to(tl.float32)
-        total += x * x
-    # An underflowed square belongs to a channel below 2^-63; the least positive float16 is above all of those.
     some = tl.zeros((16, GP), tl.float32)
     for i in tl.static_range(channels):
         if ADJACENT:
@@ -129,7 +120,9 @@ def _query_bands(q_ptr, head_row, inside, D: tl.constexpr, NB: tl.constexpr, ADJ
             channel = band * (channels // 2) + (i % (channels // 2)) + (i // (channels // 2)) * (D // 2)
         at = q_ptr + head_row[None, :] * D + channel[:, None]
         x = tl.load(at, mask=inside[None, :] & (band < NB)[:, None], other=0.0).to(tl.float32)
+        total += x * x
         some = tl.maximum(some, tl.abs(x))
+    # An underflowed square belongs to a channel below 2^-63; the least positive float16 is above all of those.
     norm = tl.sqrt_rn(total) * 1.0000153  # 1 + 2^-16: squares, sums and root
     return ru16(tl.where(some > 0.0, tl.maximum(norm, 5.9604645e-08), norm))
 

@@ -47,13 +47,20 @@ def stage2_kernel(
     s = tl.arange(0, SP)  # [SP]
     present = s < splits
     stat = stat_ptr + (cell.to(tl.int64) * splits + s) * 8
+    # All of a cell's statistics are asked for at once, before any is used.
     m = tl.load(stat, mask=present, other=-3.0e38)  # [SP]
+    masses = tl.load(stat + 1, mask=present, other=0.0)
+    totals = ()
+    tops = ()
+    for i in tl.static_range(METERS):
+        totals = totals + (tl.load(stat + 2 + 2 * i, mask=present, other=0.0),)
+        tops = tops + (tl.load(stat + 3 + 2 * i, mask=present, other=0.0),)
     top = tl.max(m, axis=0)
     if SINK:
         sink = tl.load(sink_ptr + cell % HQ).to(tl.float32) * 1.4426950408889634
         top = tl.maximum(top, tl.ceil(sink))
     weight = tl.where(present, pow2(m - top), 0.0)  # [SP]
-    mass = tl.sum(tl.load(stat + 1, mask=present, other=0.0) * weight, axis=0)
+    mass = tl.sum(masses * weight, axis=0)
     if SINK:
         mass += tl.exp2(sink - top)
 
@@ -73,8 +80,8 @@ def stage2_kernel(
     tl.store(lse_ptr + cell, tl.where(empty, float("-inf"), lse))
 
     for i in tl.static_range(METERS):
-        total = tl.sum(tl.load(stat + 2 + 2 * i, mask=present, other=0.0) * weight, axis=0)
-        c = tl.max(tl.load(stat + 3 + 2 * i, mask=present, other=0.0), axis=0)
+        total = tl.sum(totals[i] * weight, axis=0)
+        c = tl.max(tops[i], axis=0)
         if SINK:
             # The rounding of its own logit is the sink's error.
             own = tl.abs(sink) * 2.3841858e-07
