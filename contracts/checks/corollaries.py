@@ -15,12 +15,15 @@ from torch import Tensor
 
 from contracts.checks._data import Plan, draw, hard_tokens, write
 from contracts.checks._device import round_up_half
-from contracts.checks._stores import Case, exact_case, generator, normal, packed_case, uniform
+from contracts.checks._stores import Case, exact_case, generator, normal, packed_case, served, uniform
+from contracts.checks._truth import attention
 from contracts.discharge import Outcome, Setting, Violation, discharges
 from witcert import bounds, golden
 from witcert.budget import Budget
-from witcert.kernels.decode import BandMeter, Reading, TierBMeter, decode
-from witcert.kernels.formats import Dither, ExactStore
+from witcert.kernels.decode import BandMeter, HalfStepMeter, Reading, TierBMeter, decode
+from witcert.kernels.formats import Dither, ExactStore, PackedStore
+from witcert.kernels.witness_write import witness_write
+from witcert.schemes.grid import STEP
 from witcert.witness import Bands
 
 SEED = 60690
@@ -212,6 +215,75 @@ def executable(setting: Setting) -> Outcome:
     if not ties:
         raise Violation("no key met a tie")
     return Outcome(n.numel() + 256 * heads, (SEED + 4,), 0.0, "comparisons of integers", note=f"{ties} ties")
+
+
+@discharges("rope_residual_half_split.conclusion", "rope_residual_adjacent.conclusion")
+def rotated_residual(setting: Setting) -> Outcome:
+    """Turning exact and served keys alike by a rational angle changes no witness of their difference: equal bits.
+
+    Whole numbers throughout, small enough that residuals and their squares are exact; the unrotated keys are scaled by the
+    hypotenuse, which the rotation multiplies lengths by.
+    """
+    rng = draw(setting, SEED + 7)
+    tokens, cases = 1 << 16 if setting.full else 64, 0
+    for head_dim, count, pairing in ((64, 16, "half"), (64, 8, "half"), (128, 8, "adjacent"), (64, 16, "adjacent")):
+        bands = Bands(head_dim, count, pairing)  # type: ignore[arg-type]
+        shape = (tokens, 2, head_dim // 2)
+        k = torch.randint(-8, 9, shape, generator=rng, device=setting.device)
+        k_hat = k + torch.randint(-12, 13, shape, generator=rng, device=setting.device)
+        for a, b, c in ((3, 4, 5), (-12, 5, 13), (0, 1, 1)):
+            written = []
+            for turned in (False, True):
+                rows = []
+                for x in (k, k_hat):
+                    y = torch.stack((a * x[:, 0] - b * x[:, 1], b * x[:, 0] + a * x[:, 1]), 1) if turned else c * x
+                    rows.append((y.flatten(1) if pairing == "half" else y.transpose(1, 2).flatten(1)).half()[:, None])
+                w = torch.zeros(tokens, 1, count, dtype=torch.float16, device=setting.device)
+                slots = torch.arange(tokens, device=setting.device)
+                witness_write(rows[0].contiguous(), rows[1].contiguous(), slots, w, bands=bands)
+                written.append(w.view(torch.int16))
+            if not torch.equal(written[0], written[1]):
+                at = _first(written[0] != written[1])
+                raise Violation(f"{pairing}, angle {a}/{c}: the witness of (token, head, band) {at} changes under RoPE")
+            cases += written[0].numel()
+    return Outcome(cases, (SEED + 7,), 0.0, "bits, compared for equality")
+
+
+@discharges("output_bound_coordinate.conclusion")
+def coordinates(setting: Setting) -> Outcome:
+    """Every coordinate of the output: |y_i - y_hat_i| <= 2 meter max|v_i - a| + sum p rho_i, rho from the stored scales."""
+    g = generator(setting.device, SEED + 8)
+    n, size, heads, group, d = (2048, 24, 2, 8, 64) if setting.full else (3, 9, 1, 2, 64)
+    k, v = (normal(g, n, size, heads, d).half() for _ in range(2))
+    q = (normal(g, n, heads * group, d) * torch.exp2(uniform(g, -3, 1, n, heads * group, 1))).half()
+    lens = torch.full((n,), size, device=setting.device)
+    cases, least = 0, math.inf
+    for dither in (None, Dither(SEED, 2)):
+        case = packed_case(g, q, k, v, lens, dither=dither)
+        assert isinstance(case.store, PackedStore)
+        slots = case.slots()
+        step = case.store.v_scale[slots // case.store.page_size, :, slots % case.store.page_size].double()
+        rho = (step.repeat_interleave(32, -1) * (0.5 * STEP * (1 + 2.0**-40))).transpose(1, 2)[:, :, None]  # [N, H, 1, S, d]
+        reading = decode(case.q, case.store, case.table, scale=case.scale, meter=HalfStepMeter()).readings[0]
+        tv = torch.as_tensor(reading.meter.value).double().view(n, heads, group, 1)
+        truth = attention(case)
+        p_hat = truth.weight / truth.weight.sum(-1, keepdim=True)  # [N, H, G, S]
+        p = p_hat * torch.exp(-truth.eps)
+        p = p / p.sum(-1, keepdim=True)
+        wide, hat = (x.double().transpose(1, 2) for x in (v, served(case, "v")))  # [N, H, S, d]
+        lost = (p @ wide - p_hat @ hat).abs()  # [N, H, G, d]
+        # What float64 may be off by: weights within rho of the real ones, and a sum of `size` products.
+        error = 8 * truth.rho.amax() + 2 * truth.eps_error.amax() + 1e-12
+        slack = error * (wide.abs().amax((-2, -1)) + hat.abs().amax((-2, -1)))[:, :, None, None]
+        spread = (p_hat[..., None] * rho).sum(-2)
+        for center in (torch.zeros_like(wide[:, :, :1]), wide.mean(2, keepdim=True)):
+            radius = (wide - center).abs().amax(2)[:, :, None]  # [N, H, 1, d]
+            room = 2 * tv * radius + spread - lost - slack
+            if bool((room < 0).any()):
+                at = _first(room < 0)
+                raise Violation(f"coordinate {at} errs by {float(lost[at])}, the bound is {float((room + lost + slack)[at])}")
+            cases, least = cases + room.numel(), min(least, float(room.min()))
+    return Outcome(cases, (SEED + 8,), least, "of the output", cells=2 * n * heads * group)
 
 
 @discharges("two_sided_tail_zero.h_variance", "two_sided_tail_zero.conclusion")

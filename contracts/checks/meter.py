@@ -55,6 +55,7 @@ def _sizes(setting: Setting) -> tuple[int, ...]:
     "meter_sound.h_bound", "meter_sound.h_max", "meter_sound.h_exact", "meter_sound.conclusion", "tv_le_sharp.conclusion",
     "tv_le_eform.conclusion", "tv_le_tanh_half.conclusion", "tv_le_tanh_rival.conclusion",
     "tv_le_one_sub_ratio.conclusion", "tv_le_two_sided.conclusion", "tv_le_retention.conclusion",
+    "tierA_sound_computed.conclusion",
 )  # fmt: skip
 def tier_a(setting: Setting) -> Outcome:
     """Band-norm meter of exact stores >= TV in every cell; residuals along the query, worst signs, extreme numbers."""
@@ -176,7 +177,7 @@ def _option_case(g: torch.Generator, setting: Setting, row: int) -> tuple[Case, 
 
 
 @discharges("meter_sound.h_bound", "meter_sound.conclusion", "tierB_request_sound.h_cap", "tierB_adaptive_sound.h_cap",
-            "tierB_adaptive_det_sound.h_cap")  # fmt: skip
+            "tierB_adaptive_det_sound.h_cap", "sink_meter_sound.conclusion")  # fmt: skip
 def options(setting: Setting) -> Outcome:
     """Head sizes, groups, pages, outliers, bands, pairings, windows, soft caps and sinks: every claim in every cell."""
     referee, g = Referee(), generator(setting.device, SEED + 3)

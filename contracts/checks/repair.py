@@ -78,7 +78,7 @@ def _from_blocks(case: Case, blocks: Tensor, pages: Tensor, left: Tensor) -> Ten
     return torch.where(total > 0, a.log(), 0.0)
 
 
-@discharges("page_in_bound.h_bound", "page_in_bound.conclusion", "meter_sound.conclusion")
+@discharges("page_in_bound.h_bound", "page_in_bound.conclusion", "page_in_sound.conclusion", "meter_sound.conclusion")
 def prediction(setting: Setting) -> Outcome:
     """What page_in_bound predicts is never below A after the page-in, of the real numbers and of the kernel."""
     g, referee = generator(setting.device, SEED), Referee()
@@ -156,7 +156,7 @@ def naive(setting: Setting) -> Outcome:
     return Outcome(n, (SEED + 1,), float((a - naive_a).min()), "A after the page-in minus the naive prediction", n)
 
 
-@discharges("repair_exact.h_repaired", "repair_exact.conclusion")
+@discharges("repair_exact.h_repaired", "repair_exact.conclusion", "repair_residual_zero.conclusion")
 def exact(setting: Setting) -> Outcome:
     """With every token paged in: the bits of an exact cache, its output, total variation 0; nothing else is touched."""
     g, cases, least = generator(setting.device, SEED + 2), 0, math.inf

@@ -13,7 +13,7 @@ CONTRACTS = (
         "abe93be8309c3d7e8befebadb884777cded401e5e27006111096f56a3dd0c978",
         conclusion=Output(
             "witnesses written before and after a rotation by rational angles, half-split pairs: the same bits",
-            "MISSING",
+            "corollaries.rotated_residual",
         ),
         hypotheses={
             "h_band": Same("rope_band_unitary.h_band", how="the channels of a pair share a band"),
@@ -26,7 +26,7 @@ CONTRACTS = (
         "28c1230654c7c237a58046acf845843800e1d9a5babb2d68b61d694ad83db73e",
         conclusion=Output(
             "witnesses written before and after a rotation by rational angles, adjacent pairs: the same bits",
-            "MISSING",
+            "corollaries.rotated_residual",
         ),
         hypotheses={
             "h_band": Same("rope_band_unitary.h_band", how="the channels of a pair share a band"),

@@ -141,7 +141,7 @@ CONTRACTS = (
         "acert_merge",
         "cb1c47c931d40770aae2fb80a0a27de4c0b2a4cc575002da34b5ab28aee6b347",
         "177b63f6869b4b128d780e3a668be2a7c703929989555e78e5639fb1b1978ee2",
-        conclusion=Output("log A merged from splits, against the unsplit one", "MISSING"),
+        conclusion=Output("log A merged from splits, against the unsplit one", "merge.two_parts"),
         hypotheses={
             "h_nonneg": _EXP,
             "h_part": Same("lse_merge.h_part", how="the same splits"),
@@ -152,7 +152,10 @@ CONTRACTS = (
         "lse_merge_exp",
         "b84b531569418e62b8b4a254d604278e74605bd19376813952eeea6d51615798",
         "f3dcee8b67dc0488243e953d53a8fdc099d667caa5a3aee94a4965d0f1aa2831",
-        conclusion=Output("output merged from the log-sum-exp values of splits, against the unsplit one", "MISSING"),
+        conclusion=Output(
+            "output merged from the log-sum-exp values of splits, against the unsplit one",
+            "merge.two_parts",
+        ),
         hypotheses={
             "h_nonneg": _EXP,
             "h_part": Same("lse_merge.h_part", how="the same splits"),
@@ -166,14 +169,14 @@ CONTRACTS = (
         "cmax_merge",
         "31f897e182d22baa9a0dab107e81b84d549549cc82e23d38c982d30a442a86ac",
         "e1ee1205460041169066f47e28ce0f068c16f52fa25a4d38ad6263ee538d73d1",
-        conclusion=Output("C merged from splits, against the unsplit one", "MISSING"),
+        conclusion=Output("C merged from splits, against the unsplit one", "merge.two_parts"),
         hypotheses={"h_part": Same("lse_merge.h_part", how="the same splits")},
     ),
     Contract(
         "repair_residual_zero",
         "cb9ac7d3d0a3b723646465360980336fd8eb3720664e0ac450dc4bc26d513944",
         "fda90b537c08077b5a418974af90cfdf91704a37431f5316043b0797e6f3670b",
-        conclusion=Output("a repaired cell: exact keys, and the meter of the arithmetic alone", "MISSING"),
+        conclusion=Output("a repaired cell: exact keys, and the meter of the arithmetic alone", "repair.exact"),
         hypotheses={
             "h_exact_key": Same("repair_exact.h_repaired", how="repaired slots hold the exact keys bit for bit"),
         },
@@ -182,7 +185,7 @@ CONTRACTS = (
         "page_in_sound",
         "6c8a0874c6b86b8b4f20e424bef6f53ecb5f024f08c0205da7b1f4a4c1a679a5",
         "79ef4837e9dbf86d4c0327f6e86ecd335d4c207928a81158a819cfbbbe6a6e5e",
-        conclusion=Output("the meter predicted before paging in, against the true distance after", "MISSING"),
+        conclusion=Output("the meter predicted before paging in, against the true distance after", "repair.prediction"),
         hypotheses={
             "h_nonneg": WEIGHT_NONNEG,
             "h_sum_one": Derived("softmax_sum_one", how="pt is the softmax of the computed logits"),
@@ -194,7 +197,7 @@ CONTRACTS = (
         "output_bound_coordinate",
         "a9247453c3c064307b42f976b1515d54c3b1c6325392bc4dc389d5e723f2b6b6",
         "a87729a46d249a3d75ee5faf46cf13d984840c39e34e6735ec50523b8a3af1c6",
-        conclusion=Output("every coordinate of the output of decode with packed values", "MISSING"),
+        conclusion=Output("every coordinate of the output of decode with packed values", "corollaries.coordinates"),
         hypotheses={
             "h_nonneg": WEIGHT_NONNEG,
             "h_sum_eq": Derived("softmax_sum_one", how="both weights are softmaxes, so both sums are 1"),
@@ -209,7 +212,7 @@ CONTRACTS = (
         "sink_meter_sound",
         "ac18684242044396785ad78db610651bd6aa0f73e87be2163963d41d1b4940d7",
         "3223f97386e7b0b4df190f54962ea3f9f24b45b6728750a0647c658d90aea3f1",
-        conclusion=Output("the meter of decode with attention sinks, against the true distance", "MISSING"),
+        conclusion=Output("the meter of decode with attention sinks, against the true distance", "meter.options"),
         hypotheses={
             "h_nonneg_max": ByConstruction(STAGE2, "C is the maximum of bounds, all of them at least TINY"),
             "h_bound": Same(
@@ -229,7 +232,7 @@ CONTRACTS = (
         "2ecfcc58547117cc758fcd9eb7c66b175224ae95ffcbe5b9cd23bdfc47318414",
         conclusion=Output(
             "the band meter of decode on an exact store, as the kernel reports it, against the true distance",
-            "MISSING",
+            "meter.tier_a",
         ),
         hypotheses={
             "h_tokens": Same("tierB_request_sound.h_tokens", how="a cell without a token reports 0"),

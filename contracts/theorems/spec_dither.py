@@ -63,7 +63,7 @@ CONTRACTS = (
         "a27224acd8fdce48006cbb27950cfa989ab2326a252f258865cf54b3c840a75d",
         conclusion=Output(
             "weighted sums of the dithers of written tokens, over many tokens, against the bound",
-            "MISSING",
+            "tails.weighted_sums",
         ),
         hypotheses={
             "h_coord": Checked("dither.streams", how="every channel has a byte of a draw that is made"),
@@ -76,7 +76,7 @@ CONTRACTS = (
         "674bf9f531087c65506008997e8aa095438c33ec129c3a2696bb2f69c41e7518",
         conclusion=Output(
             "shares of weighted sums of the dithers of written tokens beyond u, against the bound",
-            "MISSING",
+            "tails.weighted_sums",
         ),
         hypotheses={
             "h_nonneg": ByConstruction(

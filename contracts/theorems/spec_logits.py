@@ -23,7 +23,7 @@ CONTRACTS = (
         "e99cec7ae6c8b1eae9d1aee8f956642b08c4589a1939b3cbf6af4f688c99c910",
         conclusion=Output(
             "c of decode and extend on one token: at least |sm q . r| for adversarial queries",
-            "witness.bound_of_one_token",
+            "crosscheck.four_ways", "witness.bound_of_one_token",
         ),
         hypotheses={
             "h_band": (
@@ -139,7 +139,7 @@ CONTRACTS = (
         "6135fdbe1ad2984ea71ea8560984793842f5b18b684ad6d49d1d1f4ed371d0d4",
         conclusion=Output(
             "c of the half-step meter, from stored scales alone, for adversarial queries",
-            "int8.deterministic_bounds",
+            "crosscheck.four_ways", "int8.deterministic_bounds",
         ),
         hypotheses={
             "h_step": Checked(

@@ -13,7 +13,7 @@ CONTRACTS = (
         "8c4fb21bc75d8bd8207e14479ce4b206498e5d792fb88e79c284274c997698a7",
         conclusion=Output(
             "log A of decode against the accumulator of exact logits and the kernel's bounds, never below",
-            "meter.envelope",
+            "meter.envelope", "merge.vanished",
         ),
         hypotheses={
             "h_delta_one": ByConstruction(_ENVELOPE, "EXP2 and the rounding of the exponent, both positive"),
@@ -46,7 +46,7 @@ CONTRACTS = (
         "a143d831f40bd9dd7efb534e9969d7f77084fbb8dc951aa1e7c4a369d3656264",
         conclusion=Output(
             "output, log-sum-exp and log A of 1 to 64 splits, in any order, against the unsplit ones",
-            "merge.splits", "merge.partition", "merge.blocks",
+            "merge.splits", "merge.partition", "merge.blocks", "merge.two_parts", "merge.vanished",
         ),
         hypotheses={
             "h_nonneg": _TERMS,
@@ -75,7 +75,7 @@ CONTRACTS = (
         "bcc9b899f42ea27b28676d7e3c0315f5fe17eb6d333a2ad7c3a8ba0207cad2ba",
         conclusion=Output(
             "a cell whose tokens are all repaired: the exact output, distance 0, and the meter of the arithmetic alone",
-            "repair.exact",
+            "extend.tier_a", "repair.exact",
         ),
         hypotheses={
             "h_sum_one": WEIGHT_SUM,
@@ -121,7 +121,7 @@ CONTRACTS = (
         "22f78e11b209324a4bf3f41f9ee80b6b1cb861f108b1ace73663224bfaf4f432",
         conclusion=Output(
             "the output of decode with packed values, against exact attention over exact values",
-            "MISSING",
+            "output.error_of_output",
         ),
         hypotheses={
             "h_triangle": ByConstruction(
@@ -135,10 +135,13 @@ CONTRACTS = (
             "h_nonneg": WEIGHT_NONNEG,
             "h_sum_eq": Derived("softmax_sum_one", how="both weights are softmaxes, so both sums are 1"),
             "h_value": Checked(
-                "MISSING",
+                "output.error_of_output",
                 how="the radius is the largest distance of an exact value from the fixed vector",
             ),
-            "h_value_error": Checked("MISSING", how="rho is at least the norm of the residual of each stored value"),
+            "h_value_error": Checked(
+                "output.error_of_output",
+                how="rho is at least the norm of the residual of each stored value",
+            ),
         },
     ),
 )

@@ -18,7 +18,7 @@ CONTRACTS = (
         "442ceaa3545f3d8dd1f09860e4476d9d61f2a30daba9f1eecf0ebb2b7f618a6d",
         conclusion=Output(
             "log A of decode: 1 - 1/A up to A = 2, A^2/(A^2 + 4) beyond, against the true distance",
-            "meter.tier_a",
+            "crosscheck.four_ways", "meter.tier_a",
         ),
         hypotheses=_SOFTMAX,
     ),
@@ -33,7 +33,7 @@ CONTRACTS = (
         "tv_le_tanh_half",
         "675586ba5c4c25976b1b5dc0ef105fd76479798168730a240946c2f8e30df0ca",
         "5d53c44dbfbdbf38b2f46510b61eb6babd11b4268d4925da3f1dcbb3759718c3",
-        conclusion=Output("C of decode: tanh(C/2) against the true distance", "meter.tier_a"),
+        conclusion=Output("C of decode: tanh(C/2) against the true distance", "crosscheck.four_ways", "meter.tier_a"),
         hypotheses=_WITH_MAX,
     ),
     Contract(
@@ -42,24 +42,27 @@ CONTRACTS = (
         "a40b9367a593ca485113b2b7bb988ba8e63ec632e9445ca6ccb37318567f6baf",
         conclusion=Output(
             "the meter of every cell of decode and extend, as the kernel reports it, against the true distance",
-            "merge.splits", "meter.tier_a", "meter.half_step", "meter.tier_b", "meter.options",
-            "meter.long_sequences", "repair.prediction",
+            "crosscheck.four_ways", "meter.tier_a", "meter.half_step", "meter.tier_b", "meter.options",
+            "meter.long_sequences", "extend.tier_a", "extend.packed", "extend.options", "merge.splits",
+            "merge.two_parts", "merge.vanished", "repair.prediction",
         ),
         hypotheses={
             "h_nonneg": WEIGHT_NONNEG,
             "h_sum_one": WEIGHT_SUM,
             "h_bound": Checked(
-                "meter.tier_a", "meter.half_step", "meter.options", "meter.no_claim",
+                "meter.tier_a", "meter.half_step", "meter.options", "meter.no_claim", "extend.tier_a",
+                "extend.packed", "extend.no_claim",
                 how="the true logit error of every token is at most the bound that enters the sums",
             ),
             "h_max": Checked(
-                "meter.tier_a", "meter.half_step", "meter.long_sequences",
+                "crosscheck.four_ways", "meter.tier_a", "meter.half_step", "meter.long_sequences",
+                "extend.tier_a",
                 how="the reported C is at least every token's bound",
             ),
             "h_exact": (
                 WEIGHT_EXACT,
                 Checked(
-                    "meter.tier_a", "meter.half_step",
+                    "meter.tier_a", "meter.half_step", "extend.tier_a",
                     how="the referee's exact weights are the softmax of exact logits",
                 ),
                 Assumed(
