@@ -165,6 +165,23 @@ def test_largest_float16(dithered: bool) -> None:
         assert float(row.meters[0]) <= float(meters(got)[0][b, i, h]) <= 1.0
 
 
+@pytest.mark.parametrize(("small", "size", "witness"), [(2.0**-6, 1.0, 1.0), (1.0, 2.0**-76, 65504.0)])
+@pytest.mark.parametrize("bands", [8, 16])
+def test_the_query_side_of_a_band_is_rounded_up(small: float, size: float, witness: float, bands: int) -> None:
+    """Norms that float16 would round down, and norms whose squares vanish in float32, with the witness given."""
+    case = chunk_case("exact-band8-bf16", [5], [1], group=1)
+    assert isinstance(case.store, ExactStore)
+    w = torch.full((case.store.slots, 1, bands), witness, dtype=torch.float16, device=DEVICE)
+    case.store, case.scale = ExactStore(case.store.k, case.store.v, w), 1.0
+    case.store.k[case.table.slots(0)] = 0.0
+    case.k.zero_()
+    case.q.fill_(small * size)
+    width = 64 // bands // 2  # channels of a band in each half
+    case.q[..., : 32 : width] = size  # one large channel in each band
+    norm = size * math.sqrt(1.0 + (2 * width - 1) * small**2)
+    assert float(case.run().readings[0].c_max[0, 0, 0]) >= bands * norm * witness
+
+
 def overflowing(jump: float, bound: float) -> Chunk:
     """A first token whose bound is 2^bound of its weight, and a later one of which the logit is larger by jump (log 2)."""
     case = chunk_case("exact-band", [90], [1], page=1, group=1)
@@ -210,6 +227,16 @@ def test_no_sequences_and_empty_chunks() -> None:
     assert not bool(got.out.any())
     assert bool((got.lse == -math.inf).all())
     assert bool((meters(got)[0] == 0).all())
+
+
+def test_a_table_without_pages() -> None:
+    """Prefill before anything is cached: nothing of the store is read, and only arithmetic is left to bound."""
+    case = chunk_case("dither-m2-tierB", [3, 0], [9, 4], options="sinks")
+    case.table = PageTable(case.table.pages[:, :0].contiguous(), torch.zeros_like(case.table.seq_lens), 16)
+    got = case.run()
+    for (b, i, h), row in case.reference().items():
+        assert float((got.out[b, i, h].double() - row.out).norm() / row.out.norm()) < 2e-3
+        assert all(0.0 < float(value[b, i, h]) < 1e-3 for value in meters(got))
 
 
 def test_labels() -> None:

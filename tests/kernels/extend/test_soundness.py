@@ -24,7 +24,6 @@ from witcert import golden
 from witcert.golden import mp
 from witcert.kernels.decode.budget import dot_gamma
 from witcert.kernels.decode.reference import outlier_mask, served_keys, steps
-from witcert.kernels.extend.budget import NORMS, packed_gamma
 from witcert.kernels.formats import PackedStore
 from witcert.schemes.grid import STEP
 
@@ -64,10 +63,10 @@ def capped(case: Chunk, logits: list[Any]) -> list[Any]:
 
 
 def arithmetic(case: Chunk, q: Tensor, served: Tensor, own: Tensor, sink: list[Any]) -> list[Any]:
-    """What one logit's arithmetic may cost, twice, by the derived constants without margins: prefix, chunk, sink."""
-    bits = 11 if q.dtype == torch.float16 else 8
-    packed = isinstance(case.store, PackedStore)
-    gamma = packed_gamma(len(q), bits) / NORMS if packed else 0.0  # an exact store's is in the witness
+    """What one logit's arithmetic may cost, twice, derived once more and without margins: prefix, chunk, sink."""
+    gamma = 0.0  # an exact store's is in the witness
+    if isinstance(case.store, PackedStore):
+        gamma = 2 * (2 * len(q) / 16 * 18 * 2.0**-23 + (2.0**-22 if q.dtype == torch.float16 else 2.0**-16))
     size = mp.mpf(case.scale) * golden.norm(q.double().tolist())
     cap = 2 * mp.mpf(case.options.get("softcap", 0.0)) / 2**19
     prefix = [size * golden.norm(k) * gamma + cap for k in served.double().tolist()]
@@ -184,18 +183,24 @@ def test_bfloat16_outliers_that_float16_cannot_hold(tally: Tally) -> None:
     check(case, tally)
 
 
-def test_bfloat16_queries_whose_squares_underflow(tally: Tally) -> None:
-    """A query of 1e-21: its band norms, sums of squares in float32, would be 0, and so would every bound."""
-    for variant in ("exact-band8-bf16", "dither-m16-bf16-tierB"):
-        case = chunk_case(variant, [7], [2], page=1)
-        case.q.mul_(1e-21)
-        check(case, tally)
+@pytest.mark.parametrize("variant", ["exact-band8-bf16", "dither-m16-bf16-tierB"])
+def test_bfloat16_queries_whose_squares_underflow(variant: str, tally: Tally) -> None:
+    """A query of 1e-21: its band norms, from sums of squares in float32, would be 0, and so would every bound."""
+    case = chunk_case(variant, [7], [2], page=1)
+    case.q.mul_(1e-21)
+    check(case, tally)
+    # ... and one of 1e-23 with new keys of 1e18, whose arithmetic is worth more than any slack
+    case = chunk_case(variant, [0], [2], page=1)
+    case.q.mul_(1e-23)
+    case.k.mul_(1e18)
+    check(case, tally)
 
 
-@pytest.mark.parametrize("options", ["softcap", "sinks"])
+@pytest.mark.parametrize("options", ["plain", "softcap", "sinks"])
 def test_bounds_of_nothing_but_arithmetic(options: str, tally: Tally) -> None:
-    """No prefix: a cap of 50 and a sink of 40 are all that there is to pay for beside the products."""
-    case = chunk_case("int8-half", [0], [3], kind="tiny", options=options, softcap=50.0)
+    """No prefix: products, or beside tiny ones a cap of 50 and a sink of 40, are all that there is to pay for."""
+    kind = "normal" if options == "plain" else "tiny"
+    case = chunk_case("int8-half", [0], [3], kind=kind, options=options, softcap=50.0)
     if options == "sinks":
         case.options["sinks"].fill_(40.0)
     check(case, tally)
