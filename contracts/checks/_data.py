@@ -162,7 +162,7 @@ def _channels(rng: torch.Generator, heads: int, plan: Plan) -> Tensor | None:
 def write(rng: torch.Generator, plan: Plan, k: Tensor, v: Tensor, slots: Tensor | None = None) -> Written:
     """Write tokens k, v [T, H, d] to random slots (or the given ones) of a store full of stale data."""
     tokens, heads, _ = k.shape
-    pages = -(-2 * tokens // plan.page_size)
+    pages = -(-max(2 * tokens, 64) // plan.page_size)
     dither = Dither(plan.seed, plan.layer, plan.rounds, plan.values) if plan.dithered else None
     store = PackedStore.empty(
         pages, heads, plan.head_dim, plan.page_size, dither=dither, outlier_channels=_channels(rng, heads, plan),

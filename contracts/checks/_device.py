@@ -10,15 +10,17 @@ import triton.language as tl
 from torch import Tensor
 
 from witcert.kernels.philox.device import dither_words, split_seed
-from witcert.kernels.rounding import ru16
+from witcert.kernels.rounding import ru16, ru16_code
 
-__all__ = ["draw_words", "round_up_half"]
+__all__ = ["both_round_ups", "draw_words", "round_up_half"]
 
 
 @triton.jit
-def _ru16_kernel(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
+def _ru16_kernel(x_ptr, out_ptr, code_ptr, count, BLOCK: tl.constexpr, INTERPRET: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + at, ru16(tl.load(x_ptr + at, mask=at < count, other=0.0)), mask=at < count)
+    x = tl.load(x_ptr + at, mask=at < count, other=0.0)
+    tl.store(out_ptr + at, ru16(x), mask=at < count)
+    tl.store(code_ptr + at, ru16_code(x, INTERPRET).to(tl.int16), mask=at < count)
 
 
 @triton.jit
@@ -45,9 +47,17 @@ def _draw_words_kernel(
 
 def round_up_half(x: Tensor) -> Tensor:
     """``rounding.ru16`` of float32 x of any shape, on the device of x."""
-    out = torch.empty(x.shape, dtype=torch.float16, device=x.device)
-    _ru16_kernel[(triton.cdiv(x.numel(), 8192),)](x, out, x.numel(), BLOCK=8192)
-    return out
+    return both_round_ups(x)[0]
+
+
+def both_round_ups(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``rounding.ru16`` and ``rounding.ru16_code`` of float32 x of any shape, both float16, on the device of x."""
+    out, code = (torch.empty(x.shape, dtype=torch.float16, device=x.device) for _ in range(2))
+    grid = (triton.cdiv(x.numel(), 8192),)
+    _ru16_kernel[grid](
+        x, out, code.view(torch.int16), x.numel(), BLOCK=8192, INTERPRET=triton.knobs.runtime.interpret
+    )
+    return out, code
 
 
 def draw_words(slots: Tensor, epochs: Tensor, seed: int, layer: int, heads: int, blocks: int, rounds: int) -> Tensor:

