@@ -114,7 +114,7 @@ def problems(contracts: Sequence[Contract], facts: Facts) -> list[str]:
         else:
             found += _contract(contract, theorem, citing[theorem.name], facts)
     found += _checks(have, facts)
-    return [*found, *_circles(have)]
+    return found + _circles(have)
 
 
 def _contract(contract: Contract, theorem: Theorem, citing: set[str], facts: Facts) -> Iterable[str]:
@@ -212,8 +212,9 @@ def _checks(have: Mapping[str, Contract], facts: Facts) -> Iterable[str]:
     for contract in have.values():
         for obligation, checks in contract.checks.items():
             named.setdefault(obligation, set()).update(checks)
+    every = set().union(*named.values())
     for check in facts.checks.values():
-        if not any(check.name in checks for checks in named.values()):
+        if check.name not in every:
             yield f"check {check.name}: no contract names it"
         for obligation in check.obligations:
             theorem, _, part = obligation.rpartition(".")
@@ -239,21 +240,28 @@ def _rests_on(have: Mapping[str, Contract]) -> dict[str, list[str]]:
     return out
 
 
-def _circles(have: Mapping[str, Contract]) -> Iterable[str]:
+def _circles(have: Mapping[str, Contract]) -> list[str]:
     """Chains of derivations that come back to where they began."""
     below = _rests_on(have)
     done: set[str] = set()
 
-    def visit(name: str, path: tuple[str, ...]) -> Iterable[str]:
+    found: list[str] = []
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in done:
+            return
         if name in path:
-            yield "circular: " + " <- ".join([*path[path.index(name) :], name])
-        elif name not in done:
-            for other in below.get(name, ()):
-                yield from visit(other, (*path, name))
-            done.add(name)
+            found.append("circular: " + " <- ".join([*path[path.index(name) :], name]))
+            return
+        path.append(name)
+        for other in below.get(name, ()):
+            visit(other, path)
+        path.pop()
+        done.add(name)
 
     for name in have:
-        yield from visit(name, ())
+        visit(name, [])
+    return found
 
 
 # --- sources -------------------------------------------------------------------------------------
@@ -279,6 +287,7 @@ def _defined(body: Iterable[ast.stmt], within: str = "") -> Iterable[str]:
         yield from (within + t.id for t in targets if isinstance(t, ast.Name))
 
 
+@lru_cache(maxsize=1024)
 def _missing(where: str, root: Path) -> str | None:
     """Why there is no such place; None if there is."""
     path, _, symbol = where.partition(":")

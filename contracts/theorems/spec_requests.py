@@ -101,13 +101,13 @@ CONTRACTS = (
             "h_cap": (
                 ByConstruction(_CAP, "cap tanh(x / cap) is 1-Lipschitz; its rounding is in h_arith"),
                 Checked(
-                    "meter.options", "meter.one_token", "extend.options",
+                    "extend.options", "meter.options", "meter.one_token",
                     how="decode with a soft cap, its meter against the true distance",
                 ),
             ),
             "h_arith": (
                 Checked(
-                    "meter.one_token", "extend.packed",
+                    "extend.packed", "meter.one_token",
                     how="the computed logit is within its allowance of the exact served one",
                 ),
                 _MMA,
@@ -127,18 +127,18 @@ CONTRACTS = (
                 ),
             ),
             "h_radius": Checked(
-                "meter.tier_b", "meter.one_token", "extend.packed", "request.token_share",
+                "extend.packed", "meter.tier_b", "meter.one_token", "request.token_share",
                 how="the radius is at least the exact root of 2 varsigma^2 ell",
             ),
             "h_bound": Checked(
-                "meter.tier_b", "meter.no_claim", "meter.one_token", "extend.packed", "extend.no_claim",
+                "extend.packed", "extend.no_claim", "meter.tier_b", "meter.no_claim", "meter.one_token",
                 how="the bound is at least radius, bias and arithmetic together",
             ),
             "h_acert": Checked(
-                "meter.tier_b", "extend.packed",
+                "extend.packed", "meter.tier_b",
                 how="log A is at least that of the exact softmax of the computed logits",
             ),
-            "h_max": Checked("meter.tier_b", "meter.long_sequences", "extend.packed", how="C is at least every bound"),
+            "h_max": Checked("extend.packed", "meter.tier_b", "meter.long_sequences", how="C is at least every bound"),
         },
     ),
     Contract(
@@ -175,13 +175,13 @@ CONTRACTS = (
             "h_cap": (
                 ByConstruction(_CAP, "cap tanh(x / cap) is 1-Lipschitz; its rounding is in h_arith"),
                 Checked(
-                    "meter.options", "meter.one_token", "extend.options",
+                    "extend.options", "meter.options", "meter.one_token",
                     how="decode with a soft cap, its meter against the true distance",
                 ),
             ),
             "h_arith": (
                 Checked(
-                    "meter.one_token", "extend.packed",
+                    "extend.packed", "meter.one_token",
                     how="the computed logit is within its allowance of the exact served one",
                 ),
                 _MMA,
@@ -195,18 +195,18 @@ CONTRACTS = (
                 "w = sqrt(9 d log(1/delta) / 2), rounded up",
             ),
             "h_radius": Checked(
-                "meter.tier_b", "meter.one_token", "extend.packed", "request.adaptive",
+                "extend.packed", "meter.tier_b", "meter.one_token", "request.adaptive",
                 how="the radius is at least kappa times the exact root",
             ),
             "h_bound": Checked(
-                "meter.tier_b", "meter.no_claim", "meter.one_token", "extend.packed",
+                "extend.packed", "meter.tier_b", "meter.no_claim", "meter.one_token",
                 how="the bound is at least radius, bias and arithmetic together",
             ),
             "h_acert": Checked(
-                "meter.tier_b", "extend.packed",
+                "extend.packed", "meter.tier_b",
                 how="log A is at least that of the exact softmax of the computed logits",
             ),
-            "h_max": Checked("meter.tier_b", "extend.packed", how="C is at least every bound"),
+            "h_max": Checked("extend.packed", "meter.tier_b", how="C is at least every bound"),
         },
     ),
 )

@@ -13,7 +13,7 @@ CONTRACTS = (
         "8c4fb21bc75d8bd8207e14479ce4b206498e5d792fb88e79c284274c997698a7",
         conclusion=Output(
             "log A of decode against the accumulator of exact logits and the kernel's bounds, never below",
-            "meter.envelope", "merge.vanished",
+            "extend.vanished", "merge.vanished", "meter.envelope",
         ),
         hypotheses={
             "h_delta_one": ByConstruction(_ENVELOPE, "EXP2 and the rounding of the exponent, both positive"),

@@ -42,27 +42,27 @@ CONTRACTS = (
         "a40b9367a593ca485113b2b7bb988ba8e63ec632e9445ca6ccb37318567f6baf",
         conclusion=Output(
             "the meter of every cell of decode and extend, as the kernel reports it, against the true distance",
-            "crosscheck.four_ways", "meter.tier_a", "meter.half_step", "meter.tier_b", "meter.options",
-            "meter.long_sequences", "extend.tier_a", "extend.packed", "extend.options", "merge.splits",
-            "merge.two_parts", "merge.vanished", "repair.prediction",
+            "crosscheck.four_ways", "extend.tier_a", "extend.packed", "extend.options", "extend.vanished",
+            "merge.splits", "merge.two_parts", "merge.vanished", "meter.tier_a", "meter.half_step",
+            "meter.tier_b", "meter.options", "meter.long_sequences", "repair.prediction",
         ),
         hypotheses={
             "h_nonneg": WEIGHT_NONNEG,
             "h_sum_one": WEIGHT_SUM,
             "h_bound": Checked(
-                "meter.tier_a", "meter.half_step", "meter.options", "meter.no_claim", "extend.tier_a",
-                "extend.packed", "extend.no_claim",
+                "extend.tier_a", "extend.packed", "extend.no_claim", "meter.tier_a", "meter.half_step",
+                "meter.options", "meter.no_claim",
                 how="the true logit error of every token is at most the bound that enters the sums",
             ),
             "h_max": Checked(
-                "crosscheck.four_ways", "meter.tier_a", "meter.half_step", "meter.long_sequences",
-                "extend.tier_a",
+                "crosscheck.four_ways", "extend.tier_a", "meter.tier_a", "meter.half_step",
+                "meter.long_sequences",
                 how="the reported C is at least every token's bound",
             ),
             "h_exact": (
                 WEIGHT_EXACT,
                 Checked(
-                    "meter.tier_a", "meter.half_step", "extend.tier_a",
+                    "extend.tier_a", "meter.tier_a", "meter.half_step",
                     how="the referee's exact weights are the softmax of exact logits",
                 ),
                 Assumed(

@@ -88,10 +88,11 @@ def test_without_any_one_obligation_of_a_check(book: Book, obligation: str) -> N
 @pytest.mark.parametrize("name", [c.theorem for c in CONTRACTS])
 def test_any_one_changed_hash(book: Book, name: str) -> None:
     theorem = book.facts.theorems[name]
+    other = dataclasses.replace(theorem, statement="0" * 64, meaning="0" * 64)
+    facts = dataclasses.replace(book.facts, theorems={**book.facts.theorems, name: other})
+    found = problems(book.contracts, facts)
     for part in ("statement", "meaning"):
-        other = dataclasses.replace(theorem, **{part: "0" * 64})
-        facts = dataclasses.replace(book.facts, theorems={**book.facts.theorems, name: other})
-        assert any(f"{name}: the {part} hash is 0000000000000000" in r for r in problems(book.contracts, facts))
+        assert any(f"{name}: the {part} hash is 0000000000000000" in r for r in found)
 
 
 @pytest.mark.parametrize(
