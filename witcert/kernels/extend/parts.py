@@ -132,21 +132,13 @@ def served(
 
 
 @triton.jit
-def _largest(c, top):
-    """max(top, c), +inf where some c is infinite or NaN; c [M, N], top [M]."""
-    known = c < float("inf")
-    lost = tl.max(tl.where(known, 0, 1), 1) > 0
-    return tl.maximum(top, tl.where(lost, float("inf"), tl.max(tl.where(known, c, 0.0), 1)))
-
-
-@triton.jit
 def accumulate(
     x, c, tight, value, m, mass, total, top, total1, top1, acc, INTERPRET: tl.constexpr, METER: tl.constexpr
 ):  # fmt: skip
     """One tile into the running sums: x logits in units of log 2 (-inf: not seen), c and tight bounds, value [N, D].
 
     A rescale below 2^-126 makes a weight 0, but not a weighted bound, which may be as large as 2^128: there it is 2^-126,
-    which is larger.
+    which is larger. A maximum may drop a NaN; the sums do not.
     """
     new = tl.maximum(m, tl.ceil(tl.max(x, 1)))  # [M]
     alpha = pow2(m - new)
@@ -156,10 +148,10 @@ def accumulate(
     if METER > 0:
         least = tl.maximum(alpha, 1.1754943508222875e-38)
         total = total * least + tl.sum(tl.exp2(shifted + c), 1)
-        top = _largest(c, top)
+        top = tl.maximum(top, tl.max(c, 1))
         if METER == 3:
             total1 = total1 * least + tl.sum(tl.exp2(shifted + tight), 1)
-            top1 = _largest(tight, top1)
+            top1 = tl.maximum(top1, tl.max(tight, 1))
     weight = narrow(p, value.dtype, INTERPRET)
     acc = tl.dot(operand(weight, INTERPRET), operand(value, INTERPRET), acc * alpha[:, None])
     return new, mass, total, top, total1, top1, acc
