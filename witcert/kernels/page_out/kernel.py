@@ -40,15 +40,15 @@ def page_out_kernel(
 
     In mode 2 nothing but the target is read, and ``wrong`` has an entry for each token and head.
     """
-    item = tl.program_id(0).to(tl.int64)
+    item = tl.program_id(0).to(tl.int64) + tl.zeros([1], tl.int64)  # [1]
     head = tl.program_id(1)
     row = tl.load(slots_ptr + item).to(tl.int64)
     inside = (row >= 0) & (row < rows)
     row = tl.where(inside, row, 0)
     W: tl.constexpr = D // 4
     at = tl.arange(0, W)[:, None] * 4 + tl.arange(0, 4)[None, :]  # [W, 4]
-    mask = inside & (at >= 0)
-    target = (row * H + head) * D + at
+    mask = inside[:, None] & (at >= 0)
+    target = ((row * H + head) * D)[:, None] + at
     if MODE != 0:
         k_there = tl.load(k_to + target, mask=mask, other=0)
         v_there = tl.load(v_to + target, mask=mask, other=0)
@@ -56,8 +56,8 @@ def page_out_kernel(
         k = k_there
         v = v_there
     else:
-        k = tl.load(k_from + item * k_token + head * k_head + at, mask=mask, other=0)
-        v = tl.load(v_from + item * v_token + head * v_head + at, mask=mask, other=0)
+        k = tl.load(k_from + (item * k_token + head * k_head)[:, None] + at, mask=mask, other=0)
+        v = tl.load(v_from + (item * v_token + head * v_head)[:, None] + at, mask=mask, other=0)
     if MODE == 0:
         tl.store(k_to + target, k, mask=mask)
         tl.store(v_to + target, v, mask=mask)
@@ -65,14 +65,14 @@ def page_out_kernel(
         wrong = (k != k_there).to(tl.int32) + (v != v_there).to(tl.int32)
         count = tl.sum(tl.sum(wrong, 1), 0)
     if TAGS:
-        tag = _mix((row * H + head) * 65536 + layer) + _tag(k, 0, W) + _tag(v, W, W)
+        tag = _mix((row * H + head) * 65536 + layer) + _tag(k, 0, W) + _tag(v, W, W)  # [1]
         place = tags_ptr + row * H + head
         if MODE == 0:
             tl.store(place, tag, mask=inside)
         else:
             differs = (inside & (tl.load(place, mask=inside, other=0) != tag)).to(tl.int32)
             if MODE == 1:
-                count += differs
+                count += tl.sum(differs, 0)
             else:
                 tl.store(wrong_ptr + item * H + head, differs)
     if MODE == 1:
