@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import witcert
+from witcert.cli.report import report
 from witcert.errors import InputError, SoundnessViolation, WitCertError
 
 app = typer.Typer(
@@ -162,7 +163,8 @@ def observe(
 
     Fails (exit code 3) if any meter is below the truth.
     """
-    from witcert.observe import job, report
+    from witcert.observe import job
+    from witcert.observe import report as pages
     from witcert.schemes.plugin import load_plugin
 
     for file in plugin or []:
@@ -191,9 +193,9 @@ def observe(
                 loaded, chosen_texts, config, tokens=tokens, queries=queries, output=output, tick=bar.tick
             )
     command = "witcert " + " ".join(shlex.quote(a) for a in sys.argv[1:])
-    written = report.write(results, out, command) if out is not None else []
+    written = pages.write(results, out, command) if out is not None else []
     if as_json:
-        print(report.json_text(results), end="")
+        print(pages.json_text(results), end="")
     else:
         from witcert.cli.tables import print_results
 
@@ -288,6 +290,9 @@ def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
         print_doctor(rows)
     if any(row.status == "invalid" for row in rows):
         raise typer.Exit(1)
+
+
+app.command("report")(report)
 
 
 def main(argv: list[str] | None = None) -> None:
