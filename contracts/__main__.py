@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contracts.book import Book
-    from contracts.discharge import Setting
+    from contracts.discharge import Check, Setting
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     ap = argparse.ArgumentParser(
         prog="python -m contracts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    ap.add_argument("--only", nargs="+", metavar="NAME", default=[], help="checks, or modules of checks; no mutants")
+    ap.add_argument("--only", nargs="+", metavar="NAME", default=[], help="checks, modules of checks, mutants, `mutants`")
     ap.add_argument("--no-mutants", action="store_true", help="leave the faulty variants out")
     ap.add_argument("--no-tests", action="store_true", help="on a GPU: leave `pytest -m gpu` out")
     ap.add_argument("--out", type=Path, metavar="FILE", help="write the report as JSON")
+    ap.add_argument("--resume", type=Path, metavar="FILE", help="continue this report: run only what it lacks or what failed")
     ap.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is a GPU")
     ap.add_argument("--commit", metavar="HASH", help="commit of a tree without git, for the report")
     ap.add_argument("--load", action="store_true", help="only compare contracts, theorems, checks and sources")
@@ -68,36 +69,65 @@ def _gpu_tests() -> dict[str, Any]:
     return {"exit": r.returncode, "last_line": lines[-1].strip("= ")}
 
 
+def _asked(
+    args: argparse.Namespace, book: Book, mutants: list[str], earlier: dict[str, Any] | None
+) -> tuple[list[Check], list[str]]:
+    """The checks and mutants to run; KeyError with a name of ``--only`` that is neither."""
+    from contracts.running import select
+
+    own = [n for n in args.only if n == "mutants" or n in mutants]
+    others = [n for n in args.only if n not in own]
+    checks = select(dict(book.facts.checks), others) if others or not args.only else []
+    chosen = [] if args.no_mutants or (args.only and not own) else [m for m in mutants if not own or {m, "mutants"} & set(own)]
+    if earlier is not None:
+        done = {c["name"] for c in earlier["checks"] if c["status"] == "passed"}
+        killed = {m["name"] for m in earlier["mutants"] if m["killed_by"]}
+        checks, chosen = [c for c in checks if c.name not in done], [m for m in chosen if m not in killed]
+    return checks, chosen
+
+
 def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
     from rich.console import Console
 
     from contracts import report
-    from contracts.running import Result, run, select
+    from contracts.running import Result, run
 
+    faulty = importlib.import_module("contracts.mutants")
+    names = [m.name for m in faulty.MUTANTS]
     try:
-        checks = select(dict(book.facts.checks), args.only)
+        earlier = report.load(args.resume) if args.resume else None
+    except (OSError, ValueError) as e:
+        return _stop(f"--resume: {e}")
+    if earlier is not None and (differing := report.other_machine(earlier, setting)):
+        return _stop(f"--resume: {args.resume} is of another machine or of other sources: {', '.join(differing)} differ")
+    try:
+        checks, mutants = _asked(args, book, names, earlier)
     except KeyError as e:
-        return _stop(f"--only: no check and no module of checks is called {e.args[0]!r}; choose from "
-                     f"{', '.join(sorted(book.facts.checks))}")  # fmt: skip
-    start = time.monotonic()
+        return _stop(f"--only: no check, module of checks or mutant is called {e.args[0]!r}; choose from "
+                     f"{', '.join([*sorted(book.facts.checks), 'mutants', *names])}")  # fmt: skip
+    start, total = time.monotonic(), len(checks) + len(mutants)
     done = 0
 
-    def tick(r: Result) -> None:
+    def say(what: str, seconds: float) -> None:
         nonlocal done
         done += 1
-        print(f"[{done}/{len(checks)}, {time.monotonic() - start:.0f} s] {r.name}: {r.status} ({r.seconds:.1f} s)",
-              file=sys.stderr, flush=True)  # fmt: skip
+        spent = time.monotonic() - start
+        print(f"[{done}/{total}, {spent:.0f} s] {what} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+
+    def tick(r: Result) -> None:
+        say(f"{r.name}: {r.status}", r.seconds)
 
     results = run(checks, setting, tick)
-    tests = _gpu_tests() if setting.device.type == "cuda" and not (args.no_tests or args.only) else None
-    mutants = None
-    if not (args.no_mutants or args.only):
-        print("contracts: mutants", file=sys.stderr, flush=True)
-        mutants = importlib.import_module("contracts.mutants").run(setting)
-    seconds = time.monotonic() - start
+    killed = []
+    for name in mutants:
+        killed += faulty.run(setting, [name])
+        say(f"mutant {name}: {killed[-1].killed_by or 'SURVIVED'}", killed[-1].seconds)
+    tested = earlier is not None and earlier["tests"] is not None and earlier["tests"]["exit"] == 0
+    tests = _gpu_tests() if setting.device.type == "cuda" and not (args.no_tests or args.only or tested) else None
     data = report.build(
-        book, setting, results, mutants=mutants, tests=tests, seconds=seconds, commit=args.commit
-    )
+        book, setting, results, mutants=killed, every_mutant=names, tests=tests, seconds=time.monotonic() - start,
+        commit=args.commit, earlier=earlier,
+    )  # fmt: skip
     console = Console(highlight=False)
     report.print_results(data, console if console.is_terminal else Console(highlight=False, width=132))
     if args.out is not None:

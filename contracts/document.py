@@ -28,6 +28,12 @@ system meets it, and of the conclusion which output shows it:
 something that the others do not. `make contracts` runs the checks."""
 
 
+TABLE = (
+    "| theorem | hypothesis | how it is met | check | cases | smallest margin | last run |",
+    "|---|---|---|---|---:|---|---|",
+)
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -135,7 +141,7 @@ def _checks(book: Book, run: _Run) -> list[str]:
 
 
 def _mutants(report: dict[str, Any] | None) -> list[str]:
-    if report is None or report["mutants"] is None:
+    if report is None or not report["mutants"]:
         return []
     rows = [f"| `{m['name']}` | {_cell(m['what'])} | {'`' + m['killed_by'] + '`' if m['killed_by'] else '**survived**'} |"
             for m in report["mutants"]]  # fmt: skip
@@ -182,13 +188,14 @@ def _counts(book: Book) -> str:
 def markdown(book: Book, report: dict[str, Any] | None) -> str:
     """The document."""
     run = _Run(report)
-    out = [HEAD, "", *_about(report), "", _counts(book), "", "## Theorems of the specification", "",
-           "| theorem | hypothesis | how it is met | check | cases | smallest margin | last run |",
-           "|---|---|---|---|---:|---|---|"]  # fmt: skip
-    shown = [c for c in book.contracts
-             if book.facts.theorems[c.theorem].spec or isinstance(c.conclusion, Output)]  # fmt: skip
-    for contract in shown:
-        out += _rows(contract, book.facts.theorems[contract.theorem], run)
+    spec, others = [], []
+    for c in book.contracts:
+        theorem = book.facts.theorems[c.theorem]
+        if theorem.spec or isinstance(c.conclusion, Output):
+            (spec if theorem.spec else others).extend(_rows(c, theorem, run))
+    out = [HEAD, "", *_about(report), "", _counts(book), "", "## Theorems of the specification", "", *TABLE, *spec]
+    if others:
+        out += ["", "## Corollaries", "", "Theorems that no proof cites and that the code relies on.", "", *TABLE, *others]
     out += _checks(book, run) + _mutants(report) + _lemmas(book) + _flagged(book)
     if book.pending:
         out += ["", "## Pending", "",

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from contracts.model import Assumed, ByConstruction, Checked, Cited, Contract, D
 from contracts.running import Result
 from witcert.doctor.sources import digest, kernels_digest
 
-__all__ = ["COMMITTED", "build", "dump", "load", "margin", "print_results", "whole", "write"]
+__all__ = ["COMMITTED", "build", "dump", "load", "margin", "other_machine", "print_results", "whole", "write"]
 
 SCHEMA = 1
 COMMITTED = ROOT / "contracts" / "report.json"
@@ -48,9 +48,9 @@ def revision(given: str | None) -> dict[str, Any]:
     return {"commit": commit, "commit_from": "git", "dirty": bool(lines) or changed is None}
 
 
-def _obligations(book: Book, results: Sequence[Result]) -> dict[str, Any]:
+def _obligations(book: Book, checks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """How every hypothesis and conclusion is met, and for those that are checked how the checks ended."""
-    ended = {r.name: r.status for r in results}
+    ended = {c["name"]: c["status"] for c in checks}
     return {
         key: {"how": how, **({"checks": {c: ended.get(c, "not run") for c in checks}} if checks else {})}
         for contract in book.contracts
@@ -79,24 +79,12 @@ def _met(contract: Contract) -> list[tuple[str, list[str], list[str]]]:
     return [*out, (f"{contract.theorem}.conclusion", how, list(end.checks) if isinstance(end, Output) else [])]
 
 
-def build(
-    book: Book, setting: Setting, results: Sequence[Result], *, mutants: Sequence[Any] | None, tests: dict[str, Any] | None,
-    seconds: float, commit: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """The report of one run. mutants, tests: None if they were not run."""
+def _machine(setting: Setting) -> dict[str, Any]:
+    """Where a run takes place, and on which sources: what two runs must share to be parts of one report."""
     cuda = setting.device.type == "cuda"
-    complete = {r.name for r in results} == set(book.facts.checks)
-    green = all(r.passed for r in results)
-    killed = mutants is None or all(m.killed_by for m in mutants)
-    tested = tests is None or tests["exit"] == 0
-    outcomes = [r.outcome for r in results if r.outcome is not None]
     return {
-        "schema": SCHEMA,
-        "passed": bool(results) and green and killed and tested,
-        "complete": complete and mutants is not None,
         "interpreted": setting.interpreted,
         "full": setting.full,
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": setting.device.type,
         "gpu": torch.cuda.get_device_name(setting.device) if cuda else None,
         "capability": list(torch.cuda.get_device_capability(setting.device)) if cuda else None,
@@ -106,23 +94,60 @@ def build(
             "triton": triton.__version__,
             "cuda": torch.version.cuda,
         },
-        **revision(commit),
         "sources": {
             "kernels": kernels_digest(ROOT / "witcert"),
             "checks": digest(ROOT / "contracts" / "checks"),
+            "mutants": digest(ROOT / "contracts" / "mutants"),
             "statements": hashlib.sha256((ROOT / "formal" / "statements.json").read_bytes()).hexdigest(),
         },
-        "seconds": round(seconds, 1),
-        "cases": sum(o.cases for o in outcomes),
-        "cells": sum(o.cells for o in outcomes),
-        "checks": [_check(book, r) for r in results],
-        "obligations": _obligations(book, results),
-        "mutants": None if mutants is None else [
-            {"name": m.name, "what": m.what, "killed_by": m.killed_by, "seconds": round(m.seconds, 1), "error": m.error}
-            for m in mutants
-        ],
+    }
+
+
+def other_machine(earlier: dict[str, Any], setting: Setting) -> list[str]:
+    """In what a report was made elsewhere, or of other sources; empty if this run may continue it."""
+    return [key for key, value in _machine(setting).items() if earlier.get(key) != value]
+
+
+def build(
+    book: Book, setting: Setting, results: Sequence[Result], *, mutants: Sequence[Any], every_mutant: Iterable[str],
+    tests: dict[str, Any] | None, seconds: float, commit: str | None = None, earlier: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The report of one run, or of one that continues an earlier report.
+
+    mutants : results of those that were run; every_mutant : names of all. tests : of ``pytest -m gpu``, None if not run.
+    """
+    before = earlier or {"checks": [], "mutants": [], "tests": None, "seconds": 0.0}
+    ran = [_check(book, r) for r in results]
+    checks = _in_order([*before["checks"], *ran], book.facts.checks)
+    killed = _in_order([*before["mutants"], *map(_mutant, mutants)], every_mutant)
+    tests = tests or before["tests"]
+    green = all(c["status"] == "passed" for c in checks) and all(m["killed_by"] for m in killed)
+    whole_run = len(checks) == len(book.facts.checks) and len(killed) == len(tuple(every_mutant))
+    return {
+        "schema": SCHEMA,
+        "passed": bool(checks or killed) and green and (tests is None or tests["exit"] == 0),
+        "complete": whole_run and (tests is not None or setting.device.type != "cuda"),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **_machine(setting),
+        **revision(commit),
+        "seconds": round(before["seconds"] + seconds, 1),
+        "cases": sum(c["cases"] for c in checks),
+        "cells": sum(c["cells"] for c in checks),
+        "checks": checks,
+        "obligations": _obligations(book, checks),
+        "mutants": killed,
         "tests": tests,
-    }  # fmt: skip
+    }
+
+
+def _in_order(found: list[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+    """The last entry of each name, in the order of the names."""
+    last = {entry["name"]: entry for entry in found}
+    return [last[name] for name in names if name in last]
+
+
+def _mutant(m: Any) -> dict[str, Any]:
+    return {"name": m.name, "what": m.what, "killed_by": m.killed_by, "seconds": round(m.seconds, 1), "error": m.error}
 
 
 def _check(book: Book, r: Result) -> dict[str, Any]:
@@ -198,7 +223,7 @@ def print_results(report: dict[str, Any], console: Console) -> None:
     for c in report["checks"]:
         if c["message"]:
             console.print(f"{c['name']}: {c['status']}: {c['message']}", markup=False, style="red")
-    if report["mutants"] is not None:
+    if report["mutants"]:
         mutants = Table(title="Mutants", title_justify="left", header_style="bold")
         for head in ("mutant", "what is wrong with it", "killed by"):
             mutants.add_column(head)
@@ -211,15 +236,15 @@ def print_results(report: dict[str, Any], console: Console) -> None:
 def last_line(report: dict[str, Any]) -> str:
     """How the run ended and what it counts for."""
     bad = [c["name"] for c in report["checks"] if c["status"] != "passed"]
-    survived = [m["name"] for m in report["mutants"] or () if not m["killed_by"]]
+    survived = [m["name"] for m in report["mutants"] if not m["killed_by"]]
     said = [f"{len(report['checks']) - len(bad)} of {len(report['checks'])} checks passed",
             f"{whole(report['cases'])} cases, {whole(report['cells'])} cells"]  # fmt: skip
-    if report["mutants"] is not None:
+    if report["mutants"]:
         said.append(f"{len(report['mutants']) - len(survived)} of {len(report['mutants'])} mutants killed")
     if report["tests"] is not None:
         said.append(f"pytest -m gpu: {report['tests']['last_line']}")
     if not report["complete"]:
-        said.append("a part of the checks and mutants")
+        said.append("not all of checks, mutants and tests")
     where = f"on {report['gpu']}" if report["gpu"] else "on the CPU"
     if report["interpreted"]:
         where += ", INTERPRETED, reduced amounts: does not count as GPU validation"

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from contracts import __main__ as command
 from contracts import book as books
-from contracts import document, report, running
+from contracts import document, mutants, report, running
 from contracts.book import ROOT, Book, Facts
 from contracts.discharge import Check, Outcome, Setting, Violation
 from tests.contracts.test_book import FACTS, HELP, MAIN
@@ -58,7 +58,8 @@ def results(book: Book) -> list[running.Result]:
 
 
 def build(book: Book, ran: list[running.Result], **kwargs: Any) -> dict[str, Any]:
-    return report.build(book, CPU, ran, **{"mutants": None, "tests": None, "seconds": 1.0, **kwargs})
+    usual = {"mutants": [], "every_mutant": ["lost_split"], "tests": None, "seconds": 1.0}
+    return report.build(book, CPU, ran, **{**usual, **kwargs})
 
 
 # --- running ----------------------------------------------------------------------------------------
@@ -133,9 +134,25 @@ def test_a_part_is_not_a_whole(book: Book) -> None:
     assert not build(book, results(book))["complete"]  # no mutants
     more = {**book.facts.checks, "m.other": check("m.other", passes, "main.h")}
     larger = Book(book.contracts, dataclasses.replace(book.facts, checks=more))
-    data = report.build(larger, CPU, results(book), mutants=[], tests=None, seconds=0.0)
+    data = build(larger, results(book), mutants=[mutant("m.ends")])
     assert not data["complete"]
-    assert "a part of the checks" in report.last_line(data)
+    assert "not all of checks, mutants and tests" in report.last_line(data)
+
+
+def test_a_report_in_parts(book: Book) -> None:
+    first = build(book, results(book), seconds=2.0)
+    second = build(book, [], mutants=[mutant("m.ends")], seconds=3.0, earlier=first)
+    assert (first["complete"], second["complete"]) == (False, True)
+    assert second["seconds"] == 5.0
+    assert second["cells"] == 4
+    assert second["obligations"]["main.conclusion"]["checks"] == {"m.ends": "passed"}
+    assert report.other_machine(second, CPU) == []
+    assert report.other_machine({**second, "sources": {}}, CPU) == ["sources"]
+    # What failed before and passes now has passed; what is no longer a check is left out.
+    failed = {**first["checks"][0], "status": "violated"}
+    old = {**first, "checks": [failed, {**failed, "name": "m.gone"}]}
+    assert [c["status"] for c in build(book, results(book), earlier=old)["checks"]] == ["passed"]
+    assert not build(book, [], earlier=old)["passed"]
 
 
 def test_an_interpreted_run_says_so(book: Book) -> None:
@@ -228,6 +245,8 @@ def test_the_committed_run_is_one_of_a_gpu() -> None:
 @pytest.fixture
 def loaded(book: Book, monkeypatch: pytest.MonkeyPatch) -> Book:
     monkeypatch.setattr(books, "load", lambda: book)
+    monkeypatch.setattr(mutants, "MUTANTS", (mutant("m.ends"),))
+    monkeypatch.setattr(mutants, "run", lambda setting, names: [mutant("m.ends")])
     return book
 
 
@@ -260,6 +279,34 @@ def test_a_violation_is_exit_status_1(
     monkeypatch.setattr(books, "load", lambda: Book(book.contracts, facts))
     assert command.main(["--device", "cpu", "--no-mutants"]) == 1
     assert "m.ends: violated: cell (3, 1): 0.5 is below 0.6" in capsys.readouterr().out
+
+
+def test_a_run_that_continues_another(loaded: Book, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "r.json"
+    args = ["--device", "cpu", "--resume", str(out), "--out", str(out)]
+    assert command.main([*args, "--only", "m"]) == 0
+    assert not json.loads(out.read_text())["complete"]
+    assert command.main(args) == 0
+    said = capsys.readouterr()
+    assert said.err.count("m.ends: passed") == 1
+    assert said.err.count("mutant lost_split: m.ends") == 1
+    assert json.loads(out.read_text())["complete"]
+    assert "1 of 1 mutants killed" in said.out
+    data = json.loads(out.read_text())
+    out.write_text(json.dumps({**data, "versions": {}}))
+    assert command.main(args) == 2
+    assert "of another machine or of other sources: versions differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("only", "ran", "killed"),
+    [([], 1, 1), (["m.ends"], 1, 0), (["mutants"], 0, 1), (["lost_split"], 0, 1), (["m", "lost_split"], 1, 1)],
+)
+def test_only_what_is_asked_for(loaded: Book, tmp_path: Path, only: list[str], ran: int, killed: int) -> None:
+    out = tmp_path / "r.json"
+    assert command.main(["--device", "cpu", "--out", str(out), *(["--only", *only] if only else [])]) == 0
+    data = json.loads(out.read_text())
+    assert (len(data["checks"]), len(data["mutants"])) == (ran, killed)
 
 
 @pytest.mark.parametrize("args", [["--only", "m.gone"], ["--out", "."]])
