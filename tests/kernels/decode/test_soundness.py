@@ -18,12 +18,12 @@ from witcert.golden import mp
 from witcert.kernels.decode import BandMeter, HalfStepMeter, Tuning, decode
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.decode.reference import outlier_mask, served_keys, steps
-from witcert.kernels.formats import GROUP, PackedStore
+from witcert.kernels.formats import GROUP, ExactStore, PackedStore, PageTable
 from witcert.schemes.grid import STEP
 from witcert.witness import Bands
 
 from .build import Case
-from .common import BUDGET, make
+from .common import BUDGET, DEVICE, make
 
 
 def dots(q: Tensor, keys: Tensor) -> list[Fraction]:
@@ -160,3 +160,26 @@ def test_residuals_of_exactly_half_a_step() -> None:
     case.q[0, 0] = sign[0, 0].to(case.q.dtype)
     assert check(case, meter, Tuning(16, splits=1)) >= 0
     assert step.shape[-1] % GROUP == 0
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_rescale_that_vanishes_keeps_the_bounds(splits: int) -> None:
+    """A later token 127.5 log 2 above the first, whose bound of 126 log 2 nearly makes up for it: TV up to 0.26."""
+    d, log2e = 64, 1.4426950408889634
+    k = torch.zeros(64, 1, d, dtype=torch.float16)
+    w = torch.zeros(64, 1, 16, dtype=torch.float16)
+    q = torch.zeros(1, 1, d, dtype=torch.float16, device=DEVICE)
+    q[0, 0, 0] = 1.0
+    k[:, 0, 0] = -2000.0
+    k[0, 0, 0], w[0, 0, 0] = 0.0, 126 / log2e
+    k[40, 0, 0] = 127.5 / log2e
+    pages = torch.arange(64, dtype=torch.int32, device=DEVICE)[None]
+    table = PageTable(pages, torch.tensor([48], dtype=torch.int32, device=DEVICE), 1)
+    store = ExactStore(k.to(DEVICE), torch.zeros_like(k).to(DEVICE), w.to(DEVICE))
+    got = decode(q, store, table, scale=1.0, meter=BandMeter(), tuning=Tuning(16, splits=splits))
+    served, exact = mp.mpf(float(k[40, 0, 0])), mp.mpf(float(w[0, 0, 0]))  # logits; the first token's exact one is w
+    p_served = [1 / (1 + mp.exp(served)), 1 / (1 + mp.exp(-served))]
+    p_exact = [1 / (1 + mp.exp(served - exact)), 1 / (1 + mp.exp(exact - served))]
+    truth = abs(p_served[0] - p_exact[0])
+    assert truth > 0.25
+    assert golden.number(float(torch.as_tensor(got.readings[0].meter.value))) >= truth

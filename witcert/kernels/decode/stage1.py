@@ -281,6 +281,8 @@ def stage1_kernel(
 
         # ---- bounds and accumulators
         if METER > 0:
+            # A rescale below 2^-126 is 0, and may meet a sum that exp(c) made as large as 2^128: never rescale bounds to less.
+            keep = tl.maximum(alpha, 1.1754943508222875e-38)
             if METER == 1:
                 band = tl.arange(0, 16)
                 seen = valid[:, None] & (band < NB)[None, :]
@@ -307,11 +309,11 @@ def stage1_kernel(
                 bound = tl.minimum(loose, bound)
                 if PART >= 0:
                     tight = tl.where(valid[:, None], tight, 0.0)
-                a1 = tl.fma(a1, alpha[None, :], fold_sum(tl.exp2(x + tight), T, GP, WARPS))
+                a1 = tl.fma(a1, keep[None, :], fold_sum(tl.exp2(x + tight), T, GP, WARPS))
                 c1 = tl.maximum(c1, fold_max(tight, T, GP, WARPS))
             if PART >= 0:
                 bound = tl.where(valid[:, None], bound, 0.0)
-            a0 = tl.fma(a0, alpha[None, :], fold_sum(tl.exp2(x + bound), T, GP, WARPS))
+            a0 = tl.fma(a0, keep[None, :], fold_sum(tl.exp2(x + bound), T, GP, WARPS))
             c0 = tl.maximum(c0, fold_max(bound, T, GP, WARPS))
 
         # ---- values

@@ -6,7 +6,9 @@ inflated by one launch constant (``ratio_envelope``) and turned into meters (``m
 by a stated margin. A cell with a NaN or an infinity anywhere on the way has meter 1: no claim.
 """
 
-# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,assignment"
+# ruff: noqa: RUF005
+# Triton's tuples know no unpacking.
 
 from __future__ import annotations
 
@@ -52,14 +54,15 @@ def stage2_kernel(
     masses = tl.load(stat + 1, mask=present, other=0.0)
     totals = ()
     tops = ()
-    for i in tl.static_range(METERS):
-        totals = totals + (tl.load(stat + 2 + 2 * i, mask=present, other=0.0),)
-        tops = tops + (tl.load(stat + 3 + 2 * i, mask=present, other=0.0),)
+    for reading in tl.static_range(METERS):
+        totals = totals + (tl.load(stat + 2 + 2 * reading, mask=present, other=0.0),)
+        tops = tops + (tl.load(stat + 3 + 2 * reading, mask=present, other=0.0),)
     top = tl.max(m, axis=0)
     if SINK:
         sink = tl.load(sink_ptr + cell % HQ).to(tl.float32) * 1.4426950408889634
         top = tl.maximum(top, tl.ceil(sink))
     weight = tl.where(present, pow2(m - top), 0.0)  # [SP]
+    keep = tl.where(present, tl.maximum(weight, 1.1754943508222875e-38), 0.0)  # of bounds, see stage 1
     mass = tl.sum(masses * weight, axis=0)
     if SINK:
         mass += tl.exp2(sink - top)
@@ -79,15 +82,15 @@ def stage2_kernel(
     lse = (top + tl.log2(tl.where(empty, 1.0, mass))) * 0.6931471805599453
     tl.store(lse_ptr + cell, tl.where(empty, float("-inf"), lse))
 
-    for i in tl.static_range(METERS):
-        total = tl.sum(totals[i] * weight, axis=0)
-        c = tl.max(tops[i], axis=0)
+    for reading in tl.static_range(METERS):
+        total = tl.sum(totals[reading] * keep, axis=0)
+        c = tl.max(tops[reading], axis=0)
         if SINK:
             # The rounding of its own logit is the sink's error.
             own = tl.abs(sink) * 2.3841858e-07
             total += tl.exp2(sink - top + own)
             c = tl.maximum(c, own)
         log_a, c, meter = _meter(total, mass, c, inflate)
-        tl.store(log_a_ptr + i * cells + cell, log_a)
-        tl.store(c_ptr + i * cells + cell, c)
-        tl.store(meter_ptr + i * cells + cell, meter)
+        tl.store(log_a_ptr + reading * cells + cell, log_a)
+        tl.store(c_ptr + reading * cells + cell, c)
+        tl.store(meter_ptr + reading * cells + cell, meter)
