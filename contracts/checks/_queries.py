@@ -1,6 +1,7 @@
 """Adversarial queries, and the bound that the read kernels give one token alone.
 
-With one visible token the reported C is that token's bound c, and the reported log-sum-exp is its logit.
+With one visible token the reported C is that token's bound c, and the log-sum-exp is its computed logit (extend: that
+of the token and of a key 0 of the chunk, whose logit is 0).
 """
 
 from __future__ import annotations
@@ -71,18 +72,19 @@ def one_token_table(slots: Tensor, page_size: int) -> PageTable:
 def decode_one(
     q: Tensor, store: ExactStore | PackedStore, slots: Tensor, page_size: int, scale: float, meter: Meter
 ) -> Readings:
-    """c of each query [T, H, 16, d] on the token in its slot, one tensor for each reading: float64 [T, H, 16]."""
+    """c of each query [T, H, 16, d] on the token in its slot, one for each reading, then lse: float64 [T, H, 16] each."""
     tokens, heads, group, head_dim = q.shape
     table = one_token_table(slots, page_size)
     tuning = Tuning(tile=16, warps=1, stages=1, splits=1)
     got = decode(
         q.reshape(tokens, heads * group, head_dim), store, table, scale=scale, meter=meter, window=1, tuning=tuning
     )
-    return tuple(reading.c_max.double().reshape(tokens, heads, group) for reading in got.readings)
+    parts = (*(reading.c_max for reading in got.readings), got.lse)
+    return tuple(x.double().reshape(tokens, heads, group) for x in parts)
 
 
 def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale: float, meter: Meter) -> Readings:
-    """As ``decode_one`` by extend, for pages of one slot: q [T, H, N, d], N a multiple of 16; float64 [T, H, N] each.
+    """As ``decode_one`` by extend, for pages of one slot: q [T, H, N, d], N a multiple of 16; [T, H, N] each.
 
     The queries of a token are 16 to a position of a chunk whose keys are 0, so that the chunk's own c is nothing.
     """
@@ -92,5 +94,6 @@ def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale:
     lens = torch.full((tokens,), chunk, dtype=torch.int32, device=q.device)
     rows = q.reshape(tokens, heads, chunk, HEADS, head_dim).transpose(1, 2).reshape(tokens, chunk, -1, head_dim)
     got = extend(rows.contiguous(), zero, zero, store, one_token_table(slots, 1), lens, scale=scale, meter=meter)
-    c = (reading.c_max.double().reshape(tokens, chunk, heads, HEADS) for reading in got.readings)
-    return tuple(x.transpose(1, 2).reshape(tokens, heads, count) for x in c)
+    parts = (*(reading.c_max for reading in got.readings), got.lse)
+    shape = (tokens, chunk, heads, HEADS)
+    return tuple(x.double().reshape(shape).transpose(1, 2).reshape(tokens, heads, count) for x in parts)

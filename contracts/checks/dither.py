@@ -239,7 +239,7 @@ def _drawn_by_readers(done: Written) -> dict[str, Tensor]:
 def streams(setting: Setting) -> Outcome:
     """Each channel's byte is that of its site in the writer and in both readers, recovered from their outputs alone."""
     rng = draw(setting, SEED + 2)
-    tokens, heads = (512, 8) if setting.full else (1, 1)
+    tokens, heads = (512, 8) if setting.full else (1, 2)
     cases = 0
     plans = [Plan(64, 1, torch.float32, layer=300), Plan(64, 16, torch.float32, rounds=10, seed=77)]
     if setting.full:

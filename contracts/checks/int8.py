@@ -201,6 +201,23 @@ def _worst(rng: torch.Generator, done: Written) -> Written:
     return replace(done, k=k, v=k)
 
 
+def _logits(what: str, name: str, lse: Tensor, c: Tensor, exact: Tensor) -> None:
+    """Raise unless the computed logit, read off the log-sum-exp, is within c of the exact one.
+
+    The float32 log-sum-exp is read within 2^-18 of 1 + its magnitude; extend's is log(1 + e^logit), which says little of
+    logits far below 0, so those are left out.
+    """
+    logit = lse if name == "decode" else torch.expm1(lse).log()
+    known = exact.abs() < 1e4 if name == "decode" else (exact > -3) & (exact < 1e4)
+    off = (logit - exact).abs()
+    wrong = known & ~(off <= c + 2.0**-18 * (1 + exact.abs()) * (1 if name == "decode" else 32))
+    if bool(wrong.any()):
+        cell = first(wrong)
+        raise Violation(
+            f"{what}: cell {cell} has logit {float(logit[cell])!r}, exactly {float(exact[cell])!r}, c {float(c[cell])!r}"
+        )
+
+
 @discharges("half_step.conclusion", "adaptive_radius_det.conclusion", "scaled_cs.conclusion")
 def deterministic_bounds(setting: Setting) -> Outcome:
     """The bounds from scales alone (half a step; 3 d) are at least the logit error of adversarial queries."""
@@ -231,9 +248,13 @@ def deterministic_bounds(setting: Setting) -> Outcome:
         k64, k_hat, slots = k[pick].double(), done.served_keys()[pick], done.slots[pick]
         q = _adaptive(rng, k64, k_hat, step, plan.dtype)
         scale = plan.head_dim**-0.5
-        readings = {"decode": decode_one(q, done.store, slots, plan.page_size, scale, meter)[0]}
+        read = {"decode": decode_one(q, done.store, slots, plan.page_size, scale, meter)}
         if plan.page_size == 1:
-            readings["extend"] = extend_one(q, done.store, slots, scale, meter)[0]
+            read["extend"] = extend_one(q, done.store, slots, scale, meter)
+        readings = {name: got[0] for name, got in read.items()}
+        for name, got in read.items():
+            exact = scale * (q.double() * k64[:, :, None]).sum(-1)
+            _logits(f"{name}, {plan}", name, got[-1], got[0], exact)
         wide, rows = q.double(), step[:, :, None, None]
         readings["half_step"] = bounds.half_step(wide, rows.expand(-1, -1, q.shape[2], -1, -1), scale)[..., 0]
         error = (k_hat - k64)[:, :, None, None].expand(-1, -1, q.shape[2], -1, -1)

@@ -101,11 +101,11 @@ def written_norms(setting: Setting) -> Outcome:
         margin = min(margin, covered(what, k.double(), k_hat.double(), w, band, gamma))
         cases += w.numel()
     for plan in (
+        Plan(128, 1, torch.bfloat16, dithered=False, bands=8),
         Plan(64, 16, bands=16, gamma=2.0**-12),
         Plan(64, 1, torch.bfloat16, pairs=4, bands=8, pairing="adjacent"),
         Plan(128, 16, torch.float32, rounds=10, bands=16, gamma=1e-6),
         Plan(64, 16, dithered=False, bands=16, pairs=2, gamma=dot_gamma(64)),
-        Plan(128, 1, torch.bfloat16, dithered=False, bands=8),
     ):
         k = hard_tokens(rng, tokens, heads, plan.head_dim, plan.dtype)
         done = write(rng, plan, k, k.flip(0))

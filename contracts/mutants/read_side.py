@@ -25,6 +25,10 @@ MUTANTS = (
         "block = (0x10000 + g * 2", "block = (g * 2", ("dither.streams",),
     ),
     Mutant(
+        "counter_without_head", "Decode's counter has no KV head.", STAGE1,
+        "(layer.to(tl.uint32) << 16) | kv_head.to(tl.uint32)", "(layer.to(tl.uint32) << 16)", ("dither.streams",),
+    ),
+    Mutant(
         "extend_values_as_keys", "Extend subtracts the dither of the keys from the values.", EXTEND,
         "layer, N, D, 1, V_ROUNDS", "layer, N, D, 0, V_ROUNDS", ("dither.streams",),
     ),
@@ -39,7 +43,7 @@ MUTANTS = (
         ("witness.query_side",),
     ),
     Mutant(
-        "bound_in_natural_units", "The bound from band norms is in natural units, the logits in units of log 2.", LAUNCH,
+        "bound_in_natural_units", "The bound from band norms is in natural units, not in those of log 2.", LAUNCH,
         "slack, factor * constants.BAND,", "slack, scale * constants.BAND,", ("witness.bound_of_one_token",),
     ),
     Mutant(

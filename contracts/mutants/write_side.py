@@ -51,8 +51,8 @@ MUTANTS = (
     ),
     Mutant(
         "witness_splits_pairs", "Bands are runs of channels, so that a pair lies in two of them.",
-        WITNESS, "tl.sum(tl.sum(tl.reshape(x, [ROWS, 2, BANDS, D // BANDS // 2]), 3), 1)",
-        "tl.sum(tl.reshape(x, [ROWS, BANDS, D // BANDS]), 2)", ("witness.rotation", "witness.layout"),
+        "witcert/kernels/witness_write/launch.py", "HALF=half, PERMUTED", "HALF=False, PERMUTED",
+        ("witness.rotation", "witness.layout"),
     ),
     Mutant(
         "witness_drops_outliers", "The witness of a packed key takes the outlier channels for quantized.", INT8,
@@ -60,9 +60,19 @@ MUTANTS = (
         ("witness.written_norms",),
     ),
     Mutant(
+        "outlier_loss_forgotten", "The witness does not count what an outlier loses in float16.", INT8,
+        "_select(bulk_bits, served, x.to(tl.float16).to(tl.float32), INTERPRET)",
+        "_select(bulk_bits, served, x, INTERPRET)", ("witness.written_norms",),
+    ),
+    Mutant(
+        "packed_witness_underflow", "A packed bfloat16 key whose residual's square underflows gets the witness 0.",
+        "witcert/kernels/dither_int8_write/launch.py", "TINY=k.dtype != torch.float16", "TINY=False",
+        ("witness.written_norms",),
+    ),
+    Mutant(
         "scale_not_stored", "Codes are made with the float32 scale instead of the stored float16 one.", INT8,
-        "divisor = tl.where(good & (scale > 0), s, 1.0)",
-        "divisor = tl.where(good & (scale > 0), amax * (1.0 / 126.5), 1.0)", ("int8.codes",),
+        "s = scale.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)", "s = amax * (1.0 / 126.5)",
+        ("int8.codes",),
     ),
     Mutant(
         "payload_clipped", "The scale is amax / 127.5, so that the largest codes leave int8.", INT8,
