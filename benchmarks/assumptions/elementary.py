@@ -39,7 +39,7 @@ def _unary(x_ptr, out_ptr, OP: tl.constexpr, BLOCK: tl.constexpr):
     elif OP == "over_126.5":
         y = divide(x, 126.5, 1.0 / 126.5, False)
     else:
-        y = reciprocal(x)
+        y = reciprocal(x, False)
     tl.store(out_ptr + at, y)
 
 

@@ -17,8 +17,8 @@ def _quotient(x_ptr, s_ptr, out_ptr, fused_ptr, count, INTERPRET: tl.constexpr, 
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < count, other=1.0).to(tl.float32)
     s = tl.load(s_ptr + at, mask=at < count, other=1.0).to(tl.float32)
-    tl.store(out_ptr + at, quotient(x, s, reciprocal(s)), mask=at < count)
-    tl.store(fused_ptr + at, divide(x, s, reciprocal(s), INTERPRET), mask=at < count)
+    tl.store(out_ptr + at, quotient(x, s, reciprocal(s, INTERPRET)), mask=at < count)
+    tl.store(fused_ptr + at, divide(x, s, reciprocal(s, INTERPRET), INTERPRET), mask=at < count)
 
 
 def device_quotient(x: Tensor, s: Tensor) -> Tensor:

@@ -24,10 +24,14 @@ __all__ = ["divide", "int8_write_kernel", "quotient", "reciprocal"]
 
 
 @triton.jit
-def reciprocal(s):
-    """1 / s within 2^-23, for a positive float16 s, from Triton's division (assumption RECIPROCAL) and a Newton step."""
-    near = 1.0 / s
-    return near + near * (1.0 - near * s)
+def reciprocal(s, INTERPRET: tl.constexpr):
+    """1 / s within 2^-23, for a positive float16 s or infinity (assumption RECIPROCAL); nothing here is subnormal."""
+    if INTERPRET:
+        return 1.0 / s
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [s], dtype=tl.float32, is_pure=True, pack=1
+        )
 
 
 @triton.jit
@@ -101,8 +105,9 @@ def _quantize(
     scale = tl.maximum(scale, (magnitude_bits(amax) > 0).to(tl.int32))  # 0 means that the whole group is 0
     good = scale < 0x7C00
     s = scale.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    divisor = tl.where(good & (scale > 0), s, 1.0)
-    ratio = divide(grouped, divisor[:, :, None], reciprocal(divisor)[:, :, None], INTERPRET)
+    # A group of zeros is divided by the least scale. One without a scale gives NaN, and its code is masked below.
+    divisor = tl.maximum(s, 5.9604645e-08)
+    ratio = divide(grouped, divisor[:, :, None], reciprocal(divisor, INTERPRET)[:, :, None], INTERPRET)
     xi = tl.zeros_like(ratio)
     if ROUNDS > 0:
         block = tl.arange(0, D // 16)[None, :]  # [1, D // 16]
@@ -112,8 +117,7 @@ def _quantize(
     biased = ratio + 12582912.0  # 1.5 * 2^23
     used = tl.broadcast_to(tl.where(good, -1, 0)[:, :, None], [ROWS, D // 32, 32])
     code = _low_bytes(biased.to(tl.int32, bitcast=True), used, INTERPRET)
-    multiplier = tl.where(good, s, float("nan"))[:, :, None]
-    served = multiplier * ((biased - 12582912.0) - xi)
+    served = s[:, :, None] * ((biased - 12582912.0) - xi)  # infinite or NaN without a scale
     return tl.reshape(code, [ROWS, D]), tl.reshape(served, [ROWS, D]), scale
 
 
@@ -142,6 +146,13 @@ def _select(bits, a, b, INTERPRET: tl.constexpr):
 
 
 @triton.jit
+def _rows(x_ptr, row, x_token, channel, end):
+    """Some channels of rows before ``end``, as they are stored; 0 past it."""
+    at = row.to(tl.int64)[:, None] * x_token + channel
+    return tl.load(x_ptr + at, mask=tl.broadcast_to((row < end)[:, None], at.shape), other=0.0)
+
+
+@triton.jit
 def _side(
     x_ptr, x_token, x_head, slots_ptr, epochs_ptr, code_ptr, scale_ptr, outlier_ptr, channels_ptr, witness_ptr,
     tokens, slots, tiles, key_low, key_high, layer, factor, key_factor,
@@ -161,9 +172,8 @@ def _side(
         column = tl.arange(0, 2 * PAIRS)
         listed = tl.load(channels_ptr + head * (2 * PAIRS) + column)  # [2 PAIRS]
         bulk_bits = _bulk(listed, D)  # [1, D]
-    given = tl.load(slots_ptr + row, mask=row < tokens, other=-1)
-    # [ROWS, D]; not masked by the slot, so that both are fetched at once
-    raw = tl.load(x_ptr + row.to(tl.int64)[:, None] * x_token + channel, mask=(row < tokens)[:, None], other=0.0)
+    given = tl.load(slots_ptr + row, mask=row < end, other=-1)
+    raw = _rows(x_ptr, row, x_token, channel, end)  # [ROWS, D]; not masked by the slot, so that it need not wait for it
     for _ in range(tiles):
         inside = (given >= 0) & (given < slots)
         slot = tl.where(inside, given, 0).to(tl.int32)
@@ -172,17 +182,15 @@ def _side(
         if ROUNDS > 0:
             epoch = tl.load(epochs_ptr + slot, mask=inside, other=0)
         if PAIRS > 0:
-            at = row.to(tl.int64)[:, None] * x_token + listed[None, :]
-            exact = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float16)  # [ROWS, 2 PAIRS]
+            exact = _rows(x_ptr, row, x_token, listed[None, :], end)  # [ROWS, 2 PAIRS]; stored last, when it has come
+        x = widen(raw)
         row += ROWS
         given = tl.load(slots_ptr + row, mask=row < end, other=-1)
-        x = widen(raw)
-        raw = tl.load(x_ptr + row.to(tl.int64)[:, None] * x_token + channel, mask=(row < end)[:, None], other=0.0)
+        raw = _rows(x_ptr, row, x_token, channel, end)
 
         out = pool_row(slot, head, H, PAGE).to(tl.int64)[:, None]  # [ROWS, 1], in every pool of the store
         bulk = x
         if PAIRS > 0:
-            tl.store(outlier_ptr + out * (2 * PAIRS) + column[None, :], exact, mask=mask)
             # An outlier becomes 0: it counts in no maximum, and its code is 0, because |xi| < 1/2.
             bulk = (x.to(tl.int32, bitcast=True) & bulk_bits).to(tl.float32, bitcast=True)
         code, served, scale = _quantize(bulk, slot, epoch, head, k0, k1, layer, ROWS, D, SIDE, ROUNDS, INTERPRET)
@@ -194,6 +202,8 @@ def _side(
                 served = _select(bulk_bits, served, x.to(tl.float16).to(tl.float32), INTERPRET)
             w = band_witness(served - x, served, factor, key_factor, ROWS, D, BANDS, HALF, FOLD, TINY, INTERPRET)
             tl.store(witness_ptr + out * BANDS + tl.arange(0, BANDS)[None, :], w, mask=mask)
+        if PAIRS > 0:
+            tl.store(outlier_ptr + out * (2 * PAIRS) + column[None, :], exact.to(tl.float16), mask=mask)
 
 
 @triton.jit(do_not_specialize=["tiles", "key_low", "key_high", "layer"])

@@ -31,7 +31,10 @@ def pool_row(slot, head, H: tl.constexpr, PAGE: tl.constexpr):
 def _band_sum(x, ROWS: tl.constexpr, D: tl.constexpr, BANDS: tl.constexpr, HALF: tl.constexpr):
     """Sum over the channels of each band: [ROWS, D] -> [ROWS, BANDS]; HALF: channel i pairs with i + D/2."""
     if HALF:
-        return tl.sum(tl.sum(tl.reshape(x, [ROWS, 2, BANDS, D // BANDS // 2]), 3), 1)
+        # The two halves through split, not a sum: a sum leaves every total in two lanes, which then both go on with it.
+        runs = tl.sum(tl.reshape(x, [ROWS, 2, BANDS, D // BANDS // 2]), 3)
+        first, second = tl.split(tl.permute(runs, (0, 2, 1)))
+        return first + second
     else:
         return tl.sum(tl.reshape(x, [ROWS, BANDS, D // BANDS]), 2)
 
