@@ -188,7 +188,8 @@ def _counts(book: Book) -> str:
 def markdown(book: Book, report: dict[str, Any] | None) -> str:
     """The document."""
     run = _Run(report)
-    spec, others = [], []
+    spec: list[str] = []
+    others: list[str] = []
     for c in book.contracts:
         theorem = book.facts.theorems[c.theorem]
         if theorem.spec or isinstance(c.conclusion, Output):

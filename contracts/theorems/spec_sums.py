@@ -23,7 +23,7 @@ CONTRACTS = (
             ),
             "h_delta": ByConstruction(
                 _ENVELOPE,
-                "delta adds the two and has 8 units to spare, more than their product",
+                "delta adds the two; its 8 units to spare exceed their product below 2^18 additions a split",
             ),
             "h_delta_lt": ByConstruction(
                 "witcert/kernels/decode/launch.py:MAX_TOKENS",
