@@ -17,7 +17,7 @@ from contracts.checks._stores import normal, uniform
 from witcert import bounds
 from witcert.kernels.formats import GROUP
 
-__all__ = ["EXACT_KINDS", "KEY_KINDS", "along", "exact_pair", "halfway_keys", "keys", "ragged", "split"]
+__all__ = ["EXACT_KINDS", "KEY_KINDS", "along", "exact_pair", "halfway_keys", "keys", "ragged", "split", "vanishing_pair"]
 
 EXACT_KINDS = ("random", "along", "band", "worst", "dominant", "equal", "massive", "extreme", "tiny")
 KEY_KINDS = ("normal", "massive", "flat", "tiny", "huge", "zero")
@@ -119,6 +119,24 @@ def exact_pair(
         k_hat = (k.double() * (1 + 0.02 * normal(g, *shape))).to(dtype)
         q = q * (1000.0 if kind == "tiny" else 1.0)
     return q.flatten(1, 2).to(dtype), k_hat, k
+
+
+def vanishing_pair(g: torch.Generator, n: int, tokens: int, group: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Keys whose first token has a served weight that float32 loses beside that of ``high``, and an exact weight that counts.
+
+    Queries [n, group, 64], served and exact keys [n, tokens, 1, 64], and the key high [n, 1, 64], of float16; one KV head.
+    With high among the later keys the first token is served with e^-92 to e^-88, and its residual is worth what gives it a
+    share of e^-6 to e^-1; its own weighted bound is below 2^128.
+    """
+    base = torch.sign(normal(g, n, 64))
+    height = uniform(g, 88.5, 92.5, n, 1)
+    gain = (height - uniform(g, 1.0, 4.0, n, 1)).clamp_max(87.0)
+    unit = (base / 8)[:, None]  # scale |q|^2 = 8
+    k_hat = torch.zeros(n, tokens, 1, 64, dtype=torch.float16, device=g.device)
+    k = k_hat.clone()
+    k[:, 0] = (gain[..., None] * unit).half()
+    shrink = 1 - 2.0**-9 * torch.arange(group, device=g.device).double()
+    return (base[:, None] * shrink[:, None]).half(), k_hat, k, (height[..., None] * unit).half()
 
 
 def halfway_keys(

@@ -91,15 +91,18 @@ class Bounds:
         excess = (w * torch.expm1(self.c.clamp_max(600.0))).sum(-1) / total
         near = (top < 600.0) & torch.isfinite(stretch)
         value = torch.log1p(excess)
-        shifted = torch.where(self.truth.alive, self.truth.weight.log() + self.c, -math.inf)
+        shifted = self.truth.below + self.c
         far = torch.logsumexp(shifted, -1) - total.log()
         slack = 8 * (terms + 700 + top) * U + 2 * rho + RELATIVE * top
         low = torch.where(near, value / stretch * (1 - 16 * U), far - slack)
         high = torch.where(near, value * stretch * (1 + 16 * U), far + slack)
         low, high = torch.nan_to_num(low, 0.0).clamp_min(0.0), torch.nan_to_num(high, math.inf, math.inf)
-        # of a token whose weight is not known: either it adds nothing here too, or nothing is known
-        hidden = self.truth.alive & ~self.truth.matters & ~(shifted < -500.0)
-        low, high = torch.where(hidden.any(-1), 0.0, low), torch.where(hidden.any(-1), math.inf, high)
+        # a token whose weight is lost or not known: either it adds nothing here too (e^-100 each), or nothing is known
+        lost = self.truth.alive & (~self.truth.matters | (self.truth.below < -700.0)) & ~(shifted < -100.0)
+        some_lost = lost.any(-1) & near
+        unknown = (self.truth.alive & ~self.truth.matters & ~(shifted < -100.0)).any(-1)
+        low = torch.where(some_lost | unknown, 0.0, low)
+        high = torch.where(some_lost | unknown, math.inf, high + terms * 1e-40)
         some = self.truth.alive.any(-1)
         return Interval(torch.where(some, low, 0.0).flatten(), torch.where(some, high, 0.0).flatten())
 

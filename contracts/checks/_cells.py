@@ -42,7 +42,7 @@ def judge_reading(referee: Referee, what: str, reading: Reading, real: Bounds, *
     meter = value_of(reading).flatten()
     short = truth.logit.shape[-1] <= LONG
     if tv:
-        referee.claim(f"{what}: meter >= TV", meter, truth.tv, (lambda i: truth[i].tv) if short else None, truth.place,
+        referee.claim(f"{what}: meter >= TV", meter, truth.tv, truth.exact_tv if short else None, truth.place,
                       cap=1.0, cells=True, margin=True)  # fmt: skip
     referee.claim(f"{what}: C", reading.c_max, real.c_max, real.exact_c_max if short else None, truth.place)
     referee.claim(f"{what}: log A", reading.log_a, real.log_a, real.exact_log_a if short else None, truth.place)
@@ -78,7 +78,7 @@ def variation_forms(referee: Referee, truth: Attention, reading: Reading, meter:
         "tv_le_tanh_rival": bounds.tanh_rival(reading.c_max),
     }
     for name, value in forms.items():
-        referee.claim(name, value, truth.tv, lambda i: truth[i].tv, truth.place, cap=1.0)
+        referee.claim(name, value, truth.tv, truth.exact_tv, truth.place, cap=1.0)
     some = truth.alive.any(-1) & torch.isfinite(truth.rho)
     index = some.flatten().nonzero()[:, 0]
     if not len(index):

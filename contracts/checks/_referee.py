@@ -101,5 +101,5 @@ class Referee:
         """The report; a check in which nothing came close enough to measure has not been tried hard enough."""
         if not math.isfinite(self.margin):
             raise Violation("no cell has a total variation above 0")
-        near = f"closest cell: meter / total variation = 1 + {self.ratio:.3g}; {self.settled} cells settled at 50 digits"
+        near = f"closest: bound / real number = 1 + {self.ratio:.3g}; {self.settled} cells settled at 50 digits"
         return Outcome(self.cases, seeds, self.margin, unit, self.cells, f"{note}; {near}" if note else near)

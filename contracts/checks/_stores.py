@@ -20,7 +20,7 @@ from witcert.kernels.rtn_write import rtn_write
 from witcert.kernels.witness_write import witness_write
 from witcert.witness import Bands
 
-__all__ = ["Case", "exact_case", "generator", "normal", "packed_case", "page_table", "served", "uniform"]
+__all__ = ["Case", "exact_case", "generator", "normal", "outlier_channels", "packed_case", "page_table", "served", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Case:
     """A decode step: what the kernel gets, and the exact keys and values in order of position.
 
     q half [N, Hq, d]; k, v exact [N, S, Hkv, d], of which the first seq_lens are cached; scale, window, softcap, sinks:
-    as ``decode`` takes them; bands: the split of the store's witness, if it has one.
+    as ``decode`` takes them; bands: the split of the store's witness, if it has one. mask bool [N, S]: what is seen, where
+    lengths and window do not say it (a query of a chunk).
     """
 
     q: Tensor
@@ -41,6 +42,7 @@ class Case:
     softcap: float | None = None
     sinks: Tensor | None = None
     bands: Bands | None = None
+    mask: Tensor | None = None
 
     @property
     def group(self) -> int:
@@ -56,6 +58,8 @@ class Case:
 
     def visible(self) -> Tensor:
         """Which positions the query sees, bool [N, S]."""
+        if self.mask is not None:
+            return self.mask
         position = torch.arange(self.k.shape[1], device=self.q.device)
         length = self.table.seq_lens[:, None]
         seen = position < length
@@ -79,6 +83,12 @@ def normal(g: torch.Generator, *shape: int) -> Tensor:
 def uniform(g: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
     """Uniform float64 numbers in [low, high)."""
     return low + (high - low) * torch.rand(shape, generator=g, device=g.device, dtype=torch.float64)
+
+
+def outlier_channels(g: torch.Generator, heads: int, d: int, pairs: int) -> Tensor:
+    """A random set of RoPE pairs for each head, as the store lists them; int32 [heads, 2 pairs]."""
+    first = torch.rand((heads, d // 2), generator=g, device=g.device).argsort(-1)[:, :pairs]
+    return torch.cat((first, first + d // 2), -1).int()
 
 
 def page_table(g: torch.Generator, lens: Tensor, page_size: int, tokens: int, spare: int = 3) -> tuple[PageTable, int]:

@@ -58,7 +58,7 @@ class Attention:
 
     logit, eps: served logits and logit errors in natural units, each with a bound on the error of its float64 number;
     alive: which tokens are seen; matters: those whose share of served and of exact attention may exceed e^-600.
-    weight: e^(logit - largest), 0 where not alive; rho [N, Hkv, G]: its relative error for tokens that matter.
+    below: logit minus the largest, -inf where not alive; weight: e^below; rho [N, Hkv, G]: its relative error for tokens that matter.
     size: scale * sum |q_c k_hat_c|. q, k, k_hat: float64 [N, Hkv, G, d] and [N, Hkv, S, d], 0 where not seen.
     """
 
@@ -72,6 +72,7 @@ class Attention:
     eps_error: Tensor
     alive: Tensor
     matters: Tensor
+    below: Tensor
     weight: Tensor
     rho: Tensor
     size: Tensor
@@ -80,6 +81,10 @@ class Attention:
     def __getitem__(self, cell: int) -> Exact:
         """The cell of this flat index at 50 digits."""
         return _exact(self, cell)
+
+    def exact_tv(self, cell: int) -> Any:
+        """Total variation of the cell of this flat index at 50 digits."""
+        return self[cell].tv
 
     def place(self, cell: int) -> str:
         """Where a flat index is."""
@@ -126,7 +131,7 @@ def attention(case: Case, k_hat: Tensor | None = None) -> Attention:
     weight = torch.exp(below)
     tv = _interval(weight, below, rho, eps, torch.where(matters, eps_error, 0.0), alive)
     return Attention(
-        case, q, good, bad, logit, logit_error, eps, eps_error, alive, matters, weight, rho, size,
+        case, q, good, bad, logit, logit_error, eps, eps_error, alive, matters, below, weight, rho, size,
         Interval(*(x.flatten() for x in tv)),
     )  # fmt: skip
 

@@ -103,17 +103,19 @@ def _cell(what: str, reading: Reading, real: Bounds, cell: int) -> float:
 
 
 def _cases(g: torch.Generator, setting: Setting) -> list[tuple[str, Case, BandMeter | HalfStepMeter | TierBMeter]]:
-    n, size, group = (4, 12, 4) if setting.full else (1, 6, 2)
+    n, size, heads, group = (1, 12, 2, 16) if setting.full else (1, 6, 1, 2)
     lens = torch.full((n,), size, device=g.device)
     bands = Bands(64)
-    made = [exact_pair(g, kind, n, size, 1, group, 64, torch.float16, band_index(bands, g.device)) for kind in ("worst", "random")]
-    k = keys(g, "normal", n, size, 1, 64, torch.float16)
-    q = normal(g, n, group, 64).half()
+    index = band_index(bands, g.device)
+    made = [exact_pair(g, kind, n, size, heads, group, 64, torch.float16, index) for kind in ("worst", "random")]
+    k = keys(g, "normal", n, size, heads, 64, torch.float16)
+    q = normal(g, n, heads * group, 64).half()
+    budget = Budget(2, heads * group, heads)
     return [
         ("worst signs", exact_case(g, *made[0], k, lens, bands=bands), BandMeter()),
-        ("noise", exact_case(g, *made[1], k, lens, page_size=16, bands=bands), BandMeter()),
+        ("noise", exact_case(g, *made[1], k, lens, bands=bands), BandMeter()),
         ("rounded to nearest", packed_case(g, q, k, k, lens), HalfStepMeter()),
-        ("dithered", packed_case(g, q, k, k, lens, dither=Dither(SEED, 4)), TierBMeter(Budget(2, group, 1), 64)),
+        ("dithered", packed_case(g, q, k, k, lens, dither=Dither(SEED, 4, values=False)), TierBMeter(budget, 64)),
     ]
 
 
@@ -125,7 +127,7 @@ def four_ways(setting: Setting) -> Outcome:
     for name, case, meter in _cases(g, setting):
         got, truth = run(case, meter, SMALL), attention(case)
         for reading, real in zip(got.readings, real_bounds(truth, meter), strict=True):
-            for cell in range(case.q.shape[0] * case.q.shape[1]):
+            for cell in range(0, case.q.shape[1], 3 if setting.full else 1):
                 least = min(least, _cell(f"{name}, {truth.place(cell)}", reading, real, cell))
                 cells += 1
     note = "per cell: 13 quantities to 40 digits, 3 by PyTorch, 4 by the kernel"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from contracts.checks._adversary import exact_pair, keys
+from contracts.checks._adversary import exact_pair, keys, vanishing_pair
 from contracts.checks._bounds import arithmetic, band_index, real_bounds, steps_of
 from contracts.checks._cells import judge, judge_reading, run
 from contracts.checks._referee import Referee
@@ -145,7 +145,10 @@ def blocks(setting: Setting) -> Outcome:
     return Outcome(cases, (SEED + 2,), least, "allowed minus found distance of log A", cases)
 
 
-@discharges("lse_merge.conclusion", "meter_sound.conclusion")
+@discharges(
+    "lse_merge.conclusion", "meter_sound.conclusion", "acert_merge.conclusion", "cmax_merge.conclusion",
+    "lse_merge_exp.conclusion",
+)  # fmt: skip
 def two_parts(setting: Setting) -> Outcome:
     """A dithered cache with some pages exact in a second store: the merged readings bound the whole cell."""
     g, referee = generator(setting.device, SEED + 3), Referee()
@@ -173,3 +176,48 @@ def two_parts(setting: Setting) -> Outcome:
     allowed = (arithmetic(truth) + truth.size * dot_gamma(64)).amax(-1) + 2.0**-13
     referee.within("lse of two parts", got.lse, want, allowed, truth.place)
     return referee.outcome(SEED + 3)
+
+
+def _vanishing(setting: Setting, meter: HalfStepMeter | TierBMeter, reading: int) -> Case:
+    """A packed cache whose first four tokens have the bound 85 in that reading, and e^-88 of the weight of a later one."""
+    n, size = (2048, 64) if setting.full else (1, 40)
+    g = generator(setting.device, SEED + 5)
+    pattern = torch.sign(normal(g, n, 64))
+    k = torch.zeros(n, size, 1, 64, device=g.device)
+    # a step of 1/16, from the first channel of either group; their products with the query cancel
+    peak = (126.5 if isinstance(meter, TierBMeter) else 127.0) / 16
+    k[:, :4, 0, 0], k[:, :4, 0, 32] = peak * pattern[:, :1], -peak * pattern[:, 32:33]
+    lens = torch.full((n,), size, device=g.device)
+    dither = Dither(SEED, 4, values=False) if isinstance(meter, TierBMeter) else None
+
+    def build(length: float) -> Case:
+        q = (length * pattern)[:, None].half()
+        return packed_case(generator(setting.device, SEED + 6), q, k, k, lens, dither=dither)
+
+    # the bound is linear in the query
+    length = 85.0 / float(real_bounds(attention(build(1.0)), meter)[reading].c[..., 0].max())
+    top = attention(build(length)).logit[:, 0, 0].amax(-1).clamp_min(0.0)  # as the dither made it
+    k[:, -3, 0] = (pattern * ((88.2 + top) / (8 * length))[:, None]).float()
+    return build(length)
+
+
+@discharges("lse_merge.conclusion", "ratio_envelope.conclusion", "meter_sound.conclusion")
+def vanished(setting: Setting) -> Outcome:
+    """A token whose served weight is lost in a rescale, and whose exact weight is not, stays in A: tiles, splits, parts."""
+    g, referee = generator(setting.device, SEED + 4), Referee()
+    n, group, size = (4096, 8, 64) if setting.full else (2, 2, 40)
+    bands = Bands(64)
+    lens = torch.full((n,), size, device=g.device)
+    q, k_hat, k, high = vanishing_pair(g, n, size, group)
+    k_hat[:, -3], k[:, -3] = high, high
+    case = exact_case(g, q, k_hat, k, k, lens, page_size=16, bands=bands)
+    truth = attention(case)
+    for tuning in (Tuning(16, splits=1), Tuning(16, splits=3)):
+        judge(referee, case, BandMeter(), tuning=tuning, truth=truth)
+    tier_b = TierBMeter(Budget(1, 1, 1), 64)
+    kinds: tuple[tuple[HalfStepMeter | TierBMeter, int], ...] = ((HalfStepMeter(), 0), (tier_b, 0), (tier_b, 1))
+    for meter, reading in kinds:
+        case = _vanishing(setting, meter, reading)
+        for tuning in (Tuning(16, splits=1), Tuning(16, splits=3)):
+            judge(referee, case, meter, tuning=tuning)
+    return referee.outcome(SEED + 4)

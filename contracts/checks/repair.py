@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from contracts.checks._adversary import exact_pair, keys, ragged
-from contracts.checks._bounds import Bounds, band_index, stored_bounds, stored_witness
+from contracts.checks._bounds import Bounds, band_index, stored_bounds
 from contracts.checks._cells import judge, run, value_of
 from contracts.checks._referee import Referee
-from contracts.checks._stores import Case, exact_case, generator
+from contracts.checks._stores import Case, exact_case, generator, stored_witness
 from contracts.checks._truth import Attention, Interval, attention
 from contracts.discharge import Outcome, Setting, Violation, discharges
 from witcert import bounds
-from witcert.kernels.decode import BandMeter, Tuning, decode
+from witcert.kernels.decode import BandMeter, Tuning
 from witcert.kernels.decode.budget import dot_gamma, envelope
-from witcert.kernels.formats import ExactStore
+from witcert.kernels.formats import ExactStore, PageTable
 from witcert.kernels.page_in import page_in, page_in_mismatches
 from witcert.witness import Bands
 
@@ -60,22 +60,31 @@ def _make(g: torch.Generator, setting: Setting, kind: str, size: int) -> Case:
 
 def _left(truth: Attention) -> Tensor:
     """What the arithmetic of the read may still cost on an exact token: gamma * scale * sum |q_b| |k_b|, at most."""
-    norms = truth.q.norm(dim=-1)[..., None] * truth.k.norm(dim=-1)[:, :, None, :]
-    return truth.case.scale * dot_gamma(truth.q.shape[-1]) * norms * (1 + 2.0**-8) + 2.0**-20
+    norms = _norm(truth.q)[..., None] * _norm(truth.k)[:, :, None, :]
+    return norms * (truth.case.scale * dot_gamma(truth.q.shape[-1]) * (1 + 2.0**-8)) + 2.0**-20
 
 
-def _from_blocks(case: Case, blocks: Tensor, pages: Tensor, left: Tensor) -> Tensor:
-    """log of the predicted A, from the kernel's own sums over blocks of 16 tokens; [N, Hq], without any envelope."""
-    reference, mass, up = (blocks[..., i].double() for i in (0, 1, 2))
-    weight = torch.exp2(reference - reference.amax(-1, keepdim=True))
-    inside = pages[:, None, : blocks.shape[2]]
-    total = (weight * mass).sum(-1)
+def _norm(x: Tensor) -> Tensor:
+    return torch.sqrt(x.square().sum(-1))
+
+
+def _from_blocks(case: Case, pages: Tensor, left: Tensor) -> Tensor:
+    """log of the predicted A [N, Hq], from what the kernel reports of every page as a sequence of its own."""
+    table = case.table
+    count = table.pages.shape[1]
+    rest = table.seq_lens[:, None] - 16 * torch.arange(count, device=pages.device, dtype=torch.int32)
+    each = PageTable(table.pages.reshape(-1, 1).contiguous(), rest.clamp(0, 16).flatten().contiguous(), 16)
+    asked = case.q.repeat_interleave(count, 0).contiguous()
+    got = run(replace(case, q=asked, table=each), BandMeter())
+    lse, log_a = (x.double().view(len(case.q), count, -1).transpose(1, 2) for x in (got.lse, got.readings[0].log_a))
+    mass = torch.softmax(lse, -1).nan_to_num(0.0)  # [N, Hq, pages]; no token at all: 0
+    up = torch.where(mass > 0, mass * log_a.exp(), 0.0)
+    inside = pages[:, None]
     # Cauchy-Schwarz: sum p e^-c >= mass^2 / up
-    down = torch.where(inside & (up > 0), weight * mass.square() / up.clamp_min(1e-300), 0.0).sum(-1) / total
-    n = torch.where(inside, 0.0, weight * up).sum(-1) / total
-    m = torch.where(inside, 0.0, weight * mass).sum(-1) / total
+    down = torch.where(inside & (up > 0), mass.square() / up.clamp_min(1e-300), 0.0).sum(-1)
+    n, m = (torch.where(inside, 0.0, x).sum(-1) for x in (up, mass))
     a = torch.maximum((n + down * left.exp()) / (m + down), left.exp())
-    return torch.where(total > 0, a.log(), 0.0)
+    return torch.where(mass.sum(-1) > 0, a.log(), 0.0)
 
 
 @discharges("page_in_bound.h_bound", "page_in_bound.conclusion", "page_in_sound.conclusion", "meter_sound.conclusion")
@@ -89,8 +98,6 @@ def prediction(setting: Setting) -> Outcome:
         pages = torch.rand((len(case.q), size // 16), generator=g, device=g.device) < 0.5
         chosen = pages.repeat_interleave(16, -1)
         before = attention(case)
-        got = decode(case.q, case.store, case.table, scale=case.scale, meter=BandMeter(), blocks=16)
-        assert got.blocks is not None
         fixed, wrong = _repaired(case, chosen)
         if wrong:
             raise Violation(f"{wrong} words are not those of the backing store after a page-in; kind {kind}")
@@ -110,10 +117,10 @@ def prediction(setting: Setting) -> Outcome:
         held = Interval(*(torch.where(some, x, 0.0) for x in (real.log_a.low, real.log_a.high)))
         referee.claim(f"page_in_bound, {kind}", value, held, None, before.place, cap=600.0)
 
-        # the kernel's own sums, and what it then reports: both within their envelope
+        # the kernel's own numbers of each page, and what it then reports: both within their envelope
         left = torch.where(before.alive, _left(before), 0.0).amax(-1).flatten(1, 2)
-        grown = math.log(envelope(1, 16, size // 16)) + math.log(envelope(4, 16, 1))
-        log_a = _from_blocks(case, got.blocks, pages, left) + 2 * grown + 4e-6
+        grown = math.log(envelope(1, 16, 1)) + math.log(envelope(-(-size // 16), 16, 1))
+        log_a = _from_blocks(case, pages, left) + 2 * grown + 4e-6
         reported = again.readings[0].log_a.double()
         bad = (~(reported <= log_a)) & (log_a < 80.0)
         if bool(bad.any()):
@@ -122,8 +129,7 @@ def prediction(setting: Setting) -> Outcome:
                             f"{float(reported.flatten()[i])!r}; {kind}, {before.place(i)}")  # fmt: skip
         spare = min(spare, float((log_a - reported)[log_a < 80.0].min()))
         meter = bounds.meter(log_a)
-        referee.claim(f"predicted meter, {kind}", meter, after.tv, lambda i, t=after: t[i].tv, after.place,  # type: ignore[misc]
-                      cap=1.0, cells=True)  # fmt: skip
+        referee.claim(f"predicted meter, {kind}", meter, after.tv, after.exact_tv, after.place, cap=1.0, cells=True)
     return referee.outcome(SEED, note=f"predicted minus reported log A >= {spare:.3g}")
 
 
