@@ -61,8 +61,8 @@ def assert_witnessed(f: Filled, seq: int, layer: int) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_write(name: str, kernels: bool) -> None:
     """Rows reach the store, the witness and the backing store; what the store serves is what its format says."""
-    f, (a, b) = filled(name, [20, 3], kernels=kernels)
-    f.append([b, a], [2, 5])
+    f, (a, b) = filled(name, [9, 2], kernels=kernels)
+    f.append([b, a], [2, 1])
     for seq in (a, b):
         assert_backed(f, seq)
         for layer in range(2):
@@ -86,9 +86,9 @@ def test_kernels_and_references_store_the_same_bits(name: str) -> None:
     pools = []
     for kernels in (False, True):
         torch.manual_seed(3)
-        f, (a, _) = filled(name, [20, 3], kernels=kernels)
-        f.truncate(a, 18)
-        f.append([a], [9])
+        f, (a, _) = filled(name, [17, 1], kernels=kernels)
+        f.truncate(a, 15)
+        f.append([a], [3])
         f.fork(a)
         pools.append(f.pool)
     for x, y in zip(pools[0].tensors.rows, pools[1].tensors.rows, strict=True):
@@ -175,9 +175,11 @@ def test_a_full_pool_changes_nothing() -> None:
     f, (a,) = filled("exact", [90])
     b = f.pool.open()
     state = [x.clone() for x in f.pool.tensors.rows]
+    small = filled("exact", [90], pages=8)[0].pool
+    c = small.open()
     with pytest.raises(PoolFullError, match=r"96 new tokens needs 6 pages of 16 tokens; 2 of 8 are free"):
-        g, (c,) = filled("exact", [90], pages=8)
-        g.pool.reserve([g.pool.open()], [96])
+        small.reserve([c], [96])
+    assert (small.length(c), small.allocator.free_pages) == (0, 2)
     with pytest.raises(InputError, match="would have 97 tokens"):
         f.pool.reserve([b, a], [1, 7])
     assert (f.pool.length(a), f.pool.length(b)) == (90, 0)
@@ -301,7 +303,7 @@ def test_tables_are_updated_in_place() -> None:
     other = pool.table([b, a], into=table)
     assert other is table
     pool.check_table(other, [b, a])
-    with pytest.raises(CorruptionError, match="row 0 does not list the pages of sequence|tokens, sequence"):
+    with pytest.raises(CorruptionError, match=r"row 0 (does not list the pages of|has \d+ tokens,) ?"):
         pool.check_table(other, [a, b])
     table.pages[1, 0] += 1
     with pytest.raises(CorruptionError, match="row 1 does not list"):

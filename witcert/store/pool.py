@@ -196,9 +196,11 @@ class CachePool:
         """Seal the pages that were filled since, in the layers that were written."""
         full = {p for p in self._filling if self.allocator.fill[p] == self.config.page_size}
         layers = [i for i, n in enumerate(self._written) if n == self._reserved]
-        if self._seals is not None and full and layers:
-            self._seals.seal(layers, sorted(full))
-        self._filling = {p for p in self._filling - full if self.allocator.references(p)}
+        if full and layers:
+            if self._seals is not None:
+                self._seals.seal(layers, sorted(full))
+            self._filling -= full
+        self._filling = {p for p in self._filling if self.allocator.references(p)}
 
     def rows_of(self, layer: int, page: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Slots of a page that the layer has written."""
@@ -232,6 +234,10 @@ class CachePool:
         if self.host is not None:
             self.host.write(layer, k, v, slots)
         self._written[layer] = min(self._written[layer] + len(slots), self._reserved)
+
+    def replayed(self) -> None:
+        """Say that a replayed graph has written all reserved tokens, in every layer: ``write`` was not called for them."""
+        self._written = [self._reserved] * self.config.layers
 
     def verify_backing(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> int:
         """Read back what ``write`` of these rows left in the backing store: how many words and tags differ."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from witcert.kernels.page_out.reference import content_tag, words_of
+from witcert.store.tables import upload
 
 __all__ = ["Damage", "Seals"]
 
@@ -79,16 +81,21 @@ class Seals:
             tags.append(content_tag(torch.cat(words, -1) if len(words) > 1 else words[0], place * 16 + i))
         return torch.stack(tags, -1)
 
-    def _index(self, x: Iterable[int]) -> Tensor:
-        return torch.tensor(list(x), dtype=torch.int64, device=self.tags.device)
+    def _index(self, x: Sequence[int]) -> Tensor:
+        return upload(np.asarray(x, np.int64), torch.int64, self.tags.device)
+
+    def _mark(self, layers: Sequence[int], pages: Sequence[int], valid: bool) -> None:
+        layer, page = (torch.tensor(x, dtype=torch.int64) for x in (layers, pages))
+        self.valid[layer[:, None], page[None, :]] = valid
 
     def seal(self, layers: Iterable[int], pages: Iterable[int]) -> None:
-        """Take the tags of whole pages as they are now."""
-        layer, every = self._index(layers), list(pages)
+        """Take the tags of whole pages as they are now. Does not wait for the device."""
+        wanted, every = list(layers), list(pages)
+        layer = self._index(wanted)
         for start in range(0, len(every), self.step):
             page = self._index(every[start : start + self.step])
             self.tags[layer[:, None], page[None, :]] = self.compute(layer, page)
-            self.valid[layer.cpu()[:, None], page.cpu()[None, :]] = True
+        self._mark(wanted, every, True)
 
     def renew(self, layer: int, pages: Sequence[int], heads: Sequence[int]) -> None:
         """Take the tags of (page, head) pairs anew, whose rows were changed on purpose; those of other heads stay."""
@@ -99,9 +106,7 @@ class Seals:
 
     def forget(self, pages: Iterable[int]) -> None:
         """The pages will be written to: their tags say nothing any more."""
-        index = torch.tensor(list(pages), dtype=torch.int64)
-        if index.numel():
-            self.valid[:, index] = False
+        self._mark(range(self.layers), list(pages), False)
 
     def sealed(self, layer: int, page: int) -> bool:
         """Whether the tags of a page are valid."""
