@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -167,14 +168,31 @@ def measure(case: WriteCase, copy: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def compile_in_parallel(jobs: int) -> None:
+    """Compile every case in that many processes, which share the compiler's cache on disk."""
+    base = [sys.executable, "-m", "benchmarks.write", "--compile-part"]
+    for process in [subprocess.Popen([*base, str(i), str(jobs)]) for i in range(jobs)]:
+        process.wait()
+
+
 def main() -> int:
     """Measure every case, print a table, write JSON; exit code 1 if a check is red or a share is below ``MUST``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.write", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/write.json"))
+    parser.add_argument("--jobs", type=int, default=0, help="compile first, in this many processes")
+    parser.add_argument("--compile-part", type=int, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("benchmarks.write needs a CUDA GPU; none was found")
         return 2
+    if arguments.compile_part:
+        first, step = arguments.compile_part
+        for case in cases()[first::step]:
+            case.launch(CHECKED + 5)[0]()
+        torch.cuda.synchronize()
+        return 0
+    if arguments.jobs:
+        compile_in_parallel(arguments.jobs)
     copy = copy_bandwidth()
     print(f"copy {copy / 1e9:.0f} GB/s on {torch.cuda.get_device_name()}")
     records = []

@@ -206,7 +206,7 @@ def _side(
             tl.store(outlier_ptr + out * (2 * PAIRS) + column[None, :], exact.to(tl.float16), mask=mask)
 
 
-@triton.jit(do_not_specialize=["tiles", "key_low", "key_high", "layer"])
+@triton.jit(do_not_specialize=["tokens", "slots", "tiles", "key_low", "key_high", "layer"])
 def int8_write_kernel(
     k_ptr, v_ptr, slots_ptr, epochs_ptr, k_code, k_scale, v_code, v_scale, outlier_ptr, channels_ptr, witness_ptr,
     k_token, k_head, v_token, v_head, tokens, slots, tiles, key_low, key_high, layer, factor, key_factor,

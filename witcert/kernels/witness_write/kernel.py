@@ -62,7 +62,7 @@ def band_witness(
     return code.to(tl.int16).to(tl.float16, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "slots"])
 def witness_write_kernel(
     k_ptr, k_hat_ptr, slots_ptr, order_ptr, out_ptr,
     k_token, k_head, k_hat_token, k_hat_head, tokens, slots, factor, key_factor,
