@@ -99,3 +99,9 @@ def test_map_keeps_everything_but_the_value() -> None:
     assert (float(x.value), x.theorem, x.delta) == (pytest.approx(0.4), "t", 0.01)
     with pytest.raises(TypeError):
         hash(x)
+
+
+def test_the_float_nearest_to_a_threshold_is_not_certified_by_it() -> None:
+    value = torch.tensor([0.2], dtype=torch.float32)
+    assert float(value) > 0.2
+    assert not bool(torch.as_tensor(Proved(value, "meter_sound").certifies(0.2)).any())

@@ -97,4 +97,5 @@ class Budget:
         Joint coverage is the mean of this, measured on the cells themselves; it cannot be inferred from the two
         coverages apart.
         """
-        return torch.as_tensor(meter).le(self.tau_k) & torch.as_tensor(value_share).le(self.tau_v)
+        # as real numbers: the float32 nearest to a threshold may be above it
+        return torch.as_tensor(meter).double().le(self.tau_k) & torch.as_tensor(value_share).double().le(self.tau_v)

@@ -94,7 +94,8 @@ class Labelled:
             raise InputError(f"tau={tau!r} is outside (0, 1]")
         if isinstance(self, Measured):
             raise GuaranteeError("a 'measured' number certifies nothing")
-        return self.value <= tau
+        # as real numbers: the float32 nearest to tau may be above it
+        return self.value.double() <= tau if isinstance(self.value, Tensor) else self.value <= tau
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: the value with its label, theorem and failure probability."""

@@ -114,10 +114,13 @@ class GatedPool:
                 return r
         raise InputError(f"no reading is {self.gate.guarantee}; the meter of the pool cannot decide this gate")
 
+    def _within(self, label: Labelled) -> Tensor:
+        """Cells at most tau as real numbers; the float32 nearest to tau may be above it. NaN is not within."""
+        return torch.as_tensor(label.value).double() <= self.gate.tau
+
     def _fired(self, label: Labelled, kv_heads: int) -> Tensor:
         """KV heads any of whose query heads is above tau or NaN, bool [batch, Hkv] on the host."""
-        value = torch.as_tensor(label.value)
-        above: Tensor = ~(value <= self.gate.tau)
+        above = ~self._within(label)
         return above.view(len(above), kv_heads, -1).any(-1).cpu()
 
     def attend(
@@ -225,8 +228,8 @@ class GatedPool:
         """Enter the call into the ledger; waits only if something fired."""
         heads = output.out.shape[1]
         if bool(fired.any()):
-            was = (torch.as_tensor(first.value) <= self.gate.tau).cpu()
-            now = (torch.as_tensor(self._deciding(output.readings).meter.value) <= self.gate.tau).cpu()
+            was = self._within(first).cpu()
+            now = self._within(self._deciding(output.readings).meter).cpu()
         else:
             was = now = torch.ones(len(seqs), heads, dtype=torch.bool)
         for b, seq in enumerate(seqs):
