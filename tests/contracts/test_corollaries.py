@@ -109,7 +109,9 @@ def other_epoch(done: Written) -> None:
     done.store.epochs.add_(1)
 
 
-@pytest.mark.parametrize(("fault", "said"), [(lower_scale, "is below amax"), (raise_codes, "not nearest"), (other_epoch, "not nearest")])
+@pytest.mark.parametrize(
+    ("fault", "said"), [(lower_scale, "is below amax"), (raise_codes, "not nearest"), (other_epoch, "not nearest")]
+)
 def test_codes_notices(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Written], None], said: str) -> None:
     tampered(monkeypatch, corollaries, fault)
     with pytest.raises(Violation, match=said):
