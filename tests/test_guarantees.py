@@ -64,7 +64,7 @@ def test_only_a_proved_number_weakens() -> None:
 
 
 def test_certifying() -> None:
-    value = torch.tensor([0.1, 0.2, 0.3, float("nan")])
+    value = torch.tensor([0.1, 0.2, 0.3, float("nan")], dtype=torch.float64)
     assert Proved(value, "meter_sound").certifies(0.2).tolist() == [True, True, False, False]  # type: ignore[union-attr]
     with pytest.raises(GuaranteeError, match="certifies nothing"):
         Measured(0.1).certifies(0.2)
