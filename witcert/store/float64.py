@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 from witcert import bounds
-from witcert.bounds.rounding import round_up
+from witcert.bounds.logits import _energy
+from witcert.bounds.rounding import round_up, up
 from witcert.errors import CorruptionError
 from witcert.kernels.decode import BandMeter, HalfStepMeter, PagePart, TierBMeter
+from witcert.kernels.decode import budget as constants
 from witcert.kernels.decode.launch import Meter
-from witcert.kernels.decode.reference import outlier_mask, served_keys, served_values, steps
-from witcert.kernels.formats import ExactStore, PackedStore, PageTable
+from witcert.kernels.decode.reference import outlier_mask, served_keys, served_values
+from witcert.kernels.formats import GROUP, ExactStore, PackedStore, PageTable
 from witcert.meter import GAMMA, SOFTMAX
-from witcert.schemes.dither_int8 import EXCESS
+from witcert.schemes.dither_int8 import EXCESS, LEVELS
 from witcert.schemes.grid import STEP
 from witcert.witness import Bands, query_norms, token_bound
 
@@ -38,7 +40,8 @@ class Cached:
     """The cached tokens of a batch that some query sees: keys, values float64 [B, Hkv, T, d]; position [B, T].
 
     seen : bool [B, Hkv, T], which of them there are; of the others everything is 0. witness: float16 [B, Hkv, T, bands].
-    step : float64 [B, Hkv, T, d], quantization steps, +inf where nothing is claimed; packed stores only.
+    step : float64 [B, Hkv, T, d / 32], quantization step of each group of channels, +inf where nothing is claimed; packed
+        stores only. outliers : bool [Hkv, d], the channels to which no step applies.
     """
 
     keys: Tensor
@@ -100,7 +103,7 @@ def cached(
         found = w[slots] if w.ndim == 3 else w[slots // w.shape[2], :, slots % w.shape[2]]
         witness = rows(torch.where(found >= 0, found, math.inf))  # a negative witness is none
     if isinstance(meter, (HalfStepMeter, TierBMeter)) and isinstance(store, PackedStore):
-        s = steps(store, slots)
+        s = store.k_scale[slots // store.page_size, :, slots % store.page_size].double() * STEP  # [B T, Hkv, d / 32]
         step = rows(torch.where(s >= 0, s, math.inf))
         outliers = outlier_mask(store)
     return Cached(rows(served_keys(store, slots)), rows(served_values(store, slots)), position, seen, witness, step, outliers)
@@ -114,21 +117,26 @@ def _prefix_bounds(q: Tensor, c: Cached, scale: float, meter: Meter, *, lossy: b
     assert c.step is not None
     assert c.outliers is not None
     lost = ~c.step.isfinite().all(-1)[:, :, None]  # [B, Hkv, 1, T]
-    s = torch.where(c.step.isfinite(), c.step, 0.0)[:, :, None]  # [B, Hkv, 1, T, d]
+    s = torch.where(c.step.isfinite(), c.step, 0.0)[:, :, None]  # [B, Hkv, 1, T, d / 32]
     kept = torch.zeros(())
     if lossy and bool(c.outliers.any()):
         kept = (q.abs() * c.outliers[:, None]).sum(-1, keepdim=True) * (scale * OUTLIER)
-    half = (bounds.half_step(q, s, scale) + kept).masked_fill(lost, math.inf)
+    # A step holds for 32 channels, so of the query only sums over these are needed: of magnitudes, and of squares.
+    parts = q.masked_fill(c.outliers[:, None], 0.0).view(*q.shape[:-1], -1, GROUP)
+    size = up(parts.abs().sum(-1), GROUP)  # [B, Hkv, R, d / 32]
+    half = (bounds.half_step(size, s, scale) + kept).masked_fill(lost, math.inf)
     if not isinstance(meter, TierBMeter):
         return [half]
-    count = int((~c.outliers[0]).sum())
-    index = (~c.outliers).nonzero()[:, 1].view(1, -1, 1, count)  # [1, Hkv, 1, d - 2m]
-    bare = q.gather(3, index.expand(*q.shape[:3], -1))
-    step = s.gather(4, index[:, :, None].expand(*s.shape[:4], -1))
-    excess = bounds.half_step(bare, step * (2 * EXCESS / STEP * (1 + 2.0**-20)), scale) + kept
-    adaptive = bounds.adaptive_radius(bare, step, scale, delta=meter.budget.delta_adaptive(meter.tokens))
-    tight = bounds.subgaussian_radius(bare, step, scale, tokens=meter.tokens, delta_loc=meter.budget.delta_loc)
-    return [torch.minimum(half, (x + excess).masked_fill(lost, math.inf)) for x in (adaptive, tight)]
+    # Off-centre grid of 256 levels, and what rounding adds to the law: shares of a half step (``grid_dither_law``).
+    bias = bounds.half_step(size, s * (1 / LEVELS + 2 * EXCESS), scale) + kept
+    root = up(parts.square().sum(-1).sqrt(), GROUP + 2)
+    energy = scale * _energy(root, s)
+    channels = q.shape[-1] - int(c.outliers[0].sum())
+    factors = (
+        constants.kappa(channels, meter.budget.delta_adaptive(meter.tokens)),
+        constants.subgaussian_factor(meter.tokens, meter.budget.delta_loc),
+    )
+    return [torch.minimum(half, (energy * x + bias).masked_fill(lost, math.inf)) for x in factors]
 
 
 @dataclass(frozen=True)
