@@ -102,7 +102,7 @@ class Bounds:
         some_lost = lost.any(-1) & near
         unknown = (self.truth.alive & ~self.truth.matters & ~(shifted < -100.0)).any(-1)
         low = torch.where(some_lost | unknown, 0.0, low)
-        high = torch.where(some_lost | unknown, math.inf, high + terms * 1e-40)
+        high = torch.where(some_lost | unknown, math.inf, torch.where(top > 0, high + terms * 1e-40, high))
         some = self.truth.alive.any(-1)
         return Interval(torch.where(some, low, 0.0).flatten(), torch.where(some, high, 0.0).flatten())
 

@@ -58,7 +58,8 @@ class Attention:
 
     logit, eps: served logits and logit errors in natural units, each with a bound on the error of its float64 number;
     alive: which tokens are seen; matters: those whose share of served and of exact attention may exceed e^-600.
-    below: logit minus the largest, -inf where not alive; weight: e^below; rho [N, Hkv, G]: its relative error for tokens that matter.
+    below: logit minus the largest, -inf where not alive; weight: e^below; rho [N, Hkv, G]: its relative error where it
+    matters.
     size: scale * sum |q_c k_hat_c|. q, k, k_hat: float64 [N, Hkv, G, d] and [N, Hkv, S, d], 0 where not seen.
     """
 
