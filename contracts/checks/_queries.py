@@ -72,7 +72,7 @@ def one_token_table(slots: Tensor, page_size: int) -> PageTable:
 def decode_one(
     q: Tensor, store: ExactStore | PackedStore, slots: Tensor, page_size: int, scale: float, meter: Meter
 ) -> Readings:
-    """c of each query [T, H, 16, d] on the token in its slot, one for each reading, then lse: float64 [T, H, 16] each."""
+    """c of each query [T, H, 16, d] on the token in its slot, for each reading, then lse: float64 [T, H, 16] each."""
     tokens, heads, group, head_dim = q.shape
     table = one_token_table(slots, page_size)
     tuning = Tuning(tile=16, warps=1, stages=1, splits=1)

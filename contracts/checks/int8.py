@@ -204,8 +204,8 @@ def _worst(rng: torch.Generator, done: Written) -> Written:
 def _logits(what: str, name: str, lse: Tensor, c: Tensor, exact: Tensor) -> None:
     """Raise unless the computed logit, read off the log-sum-exp, is within c of the exact one.
 
-    The float32 log-sum-exp is read within 2^-18 of 1 + its magnitude; extend's is log(1 + e^logit), which says little of
-    logits far below 0, so those are left out.
+    The float32 log-sum-exp is read within 2^-18 of 1 + its magnitude; extend's is log(1 + e^logit), which says little
+    of logits far below 0, so those are left out.
     """
     logit = lse if name == "decode" else torch.expm1(lse).log()
     known = exact.abs() < 1e4 if name == "decode" else (exact > -3) & (exact < 1e4)
@@ -214,7 +214,8 @@ def _logits(what: str, name: str, lse: Tensor, c: Tensor, exact: Tensor) -> None
     if bool(wrong.any()):
         cell = first(wrong)
         raise Violation(
-            f"{what}: cell {cell} has logit {float(logit[cell])!r}, exactly {float(exact[cell])!r}, c {float(c[cell])!r}"
+            f"{what}: cell {cell} has logit {float(logit[cell])!r}, exactly {float(exact[cell])!r}; "
+            f"c is {float(c[cell])!r}"
         )
 
 
