@@ -12,7 +12,7 @@ import torch
 
 from tests import models
 from tests.hf.serving_models import build, cache_name, cache_of, ids
-from witcert.errors import InputError, PoolFullError, UnsupportedModelError, WitCertError
+from witcert.errors import InputError, MissingExtraError, PoolFullError, UnsupportedModelError, WitCertError
 from witcert.hf.attach import Attachment, attach
 
 transformers = models.transformers
@@ -119,7 +119,17 @@ def test_options_in_a_generation_config(attached: Attachment) -> None:
         attached.model.generate(ids(), config)
     with pytest.raises(UnsupportedModelError, match="paged cache"):
         attached.model.generate_batch([[3, 4, 5]])
+    attached.model.generation_config.prompt_lookup_num_tokens = 3
+    with pytest.raises(UnsupportedModelError, match="assisted"):
+        attached.model.generate(ids(), transformers.GenerationConfig(max_new_tokens=4))
+    attached.model.generation_config.prompt_lookup_num_tokens = None
     unharmed(attached)
+
+
+def test_an_older_transformers(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "5.9.1")
+    with pytest.raises(MissingExtraError, match=r"5\.17"):
+        attach(model)
 
 
 def test_caches_of_others(attached: Attachment, model: Any) -> None:
@@ -142,6 +152,11 @@ def test_caches_of_others(attached: Attachment, model: Any) -> None:
     mine.close()
     with pytest.raises(InputError, match="closed"):
         model(input_ids=ids(1, 1), **{name: mine})
+    latest = cache_of(model(input_ids=ids()))
+    assert attached.cache is latest
+    latest.close()
+    assert attached.cache is None
+    assert len(attached.records) == 2
     unharmed(attached)
 
 

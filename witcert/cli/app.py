@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 
 import witcert
+from witcert.cli.audit import audit_command
+from witcert.cli.generate import generate
 from witcert.cli.report import report
 from witcert.errors import InputError, SoundnessViolation, WitCertError
 
@@ -292,7 +294,9 @@ def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
         raise typer.Exit(1)
 
 
+app.command("generate")(generate)
 app.command("report")(report)
+app.command("audit")(audit_command)
 
 
 def main(argv: list[str] | None = None) -> None:

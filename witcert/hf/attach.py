@@ -13,7 +13,7 @@ from witcert.hf.attachment import Attachment, Observer, is_attached
 from witcert.hf.load import LoadedModel
 from witcert.hf.options import TierB, plan
 from witcert.hf.records import StepRecord
-from witcert.hf.refusals import attention_modules, check_model
+from witcert.hf.refusals import attention_modules, check_model, check_transformers
 from witcert.store import CachePool
 
 __all__ = ["Attachment", "TierB", "attach"]
@@ -54,7 +54,7 @@ def attach(
     steps, delta_req : decode steps that the non-adaptive reading covers, and failure probability of a request.
     seed : of the dither. backing : host copy of exact keys and values; default: if the gate repairs.
     fixed_queries : the tokens are a given text (teacher forcing): ``generate`` is refused.
-    telemetry : object whose ``record(layer, attended)`` is called after every metered call.
+    telemetry : a ``witcert.telemetry.Telemetry`` of the model's layers and query heads; each sequence is a request of it.
     observer : called with (layer, q, sequences, options, attended) after every metered call; on_step with each StepRecord.
 
     Raises
@@ -63,6 +63,7 @@ def attach(
     """
     if isinstance(model, LoadedModel):
         model = model.model
+    check_transformers()
     geometry = check_model(model)
     if is_attached(model):
         raise InputError(f"this {type(model).__name__} is attached already; detach it first")

@@ -21,7 +21,7 @@ from witcert.hf import serving
 from witcert.hf.cache import CertifiedCache, is_fresh
 from witcert.hf.records import Record, RequestReport, StepRecord, summarize
 from witcert.hf.refusals import check_request
-from witcert.hf.sequences import Chunk, Rows
+from witcert.hf.sequences import Rows
 from witcert.store import CachePool, ops
 
 __all__ = ["Attachment", "Observer", "is_attached"]
@@ -260,18 +260,33 @@ class Attachment:
         if self.observer is not None:
             self.observer(layer, q, sequences, options, attended)
         if self.telemetry is not None:
-            self.telemetry.record(layer, attended)
+            self.telemetry.record(
+                layer, attended.output.readings, repaired=attended.fired, bytes=attended.bytes, request=sequences
+            )
         return attended
 
     def extend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, cache: CertifiedCache, chunk: Chunk, options: dict[str, Any]
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, forward: serving.Forward, options: dict[str, Any]
     ) -> Tensor:
         """Attention of several new tokens, [batch, C, heads, d] each, over the stored prefix and over themselves."""
-        before = self.pool.table(cache.sequences, back=chunk.lens)
-        lens = torch.tensor(chunk.lens, dtype=torch.int32, device=q.device)
-        return ops.extend(self.pool, layer, q, k, v, before, lens, **options).out
+        if forward.prefix is None:
+            chunk = forward.chunk
+            before = self.pool.table(forward.cache.sequences, back=chunk.lens)
+            forward.prefix = before, torch.tensor(chunk.lens, dtype=torch.int32, device=q.device)
+        return ops.extend(self.pool, layer, q, k, v, *forward.prefix, **options).out
 
     # ---- requests
+
+    @property
+    def cache(self) -> CertifiedCache | None:
+        """The cache that was made last, if it is still in use."""
+        live = {id(c.rows): c for c in self._caches if not c.closed}
+        return next((live[id(rows)] for _, rows in reversed(self._kept) if id(rows) in live), None)
+
+    @property
+    def records(self) -> list[Record]:
+        """What was metered, one record a cache, oldest first."""
+        return [record for record, _ in self._kept]
 
     def new_cache(self) -> CertifiedCache:
         """An empty cache, to be passed to the model; its rows are those of the first forward."""

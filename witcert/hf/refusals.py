@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from witcert.errors import InputError, UnsupportedModelError
+from witcert.errors import InputError, MissingExtraError, UnsupportedModelError
 from witcert.hf.geometry import Geometry, _decoder_attention, describe
 from witcert.kernels.formats import HEAD_DIMS
 
-__all__ = ["attention_modules", "check_model", "check_request", "model_dtype"]
+__all__ = ["attention_modules", "check_model", "check_request", "check_transformers", "model_dtype"]
 
 MAX_GROUP = 16
-# Arguments of generate that decide how tokens are found and that a certified cache does not follow.
+OLDEST = (5, 17)
+# Generation modes in which every step after the prompt is one token of every row.
 _MODES = ("greedy_search", "sample", "beam_search", "beam_sample")
 
 
@@ -36,6 +37,19 @@ def attention_modules(model: Any, geometry: Geometry) -> list[Any]:
             f"{kind} has {len(found)} attention modules for {geometry.layers} layers; expected one each"
         )
     return found
+
+
+def check_transformers() -> None:
+    """Raise MissingExtraError unless transformers is a release whose caches and masks are known to fit."""
+    import transformers
+
+    found = transformers.__version__
+    numbers = tuple(int(n) for n in found.split(".")[:2] if n.isdigit())
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise MissingExtraError(
+            f"attach needs transformers >= {oldest}, found {found}: pip install -U 'transformers>={oldest}'"
+        )
 
 
 def check_model(model: Any) -> Geometry:
@@ -94,9 +108,12 @@ def check_request(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     assistant = named.pop("assistant_model", None)
     if len(args) > 2 or named.get("custom_generate") is not None:
         raise UnsupportedModelError("an attached model generates with transformers' own loops; pass options by name")
-    options = {k: v for k, v in named.items() if hasattr(config, k)}
-    for name, value in options.items():
-        setattr(config, name, value)
+    for name, value in vars(model.generation_config).items():  # what the call leaves open, the model's own says
+        if getattr(config, name, None) is None:
+            setattr(config, name, value)
+    for name, value in named.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
     if getattr(config, "use_cache", True) is False:
         raise UnsupportedModelError("use_cache=False keeps no cache; there is nothing to certify")
     implementation = getattr(config, "cache_implementation", None)

@@ -133,6 +133,8 @@ class Rows:
         while len(self.sequences) < batch:
             self.sequences.append(self.pool.open())
             self.encoded.append(0)
+        # a page that is shared is copied before it is written: its rows are encoded anew
+        copied = [self.pool.allocator.shared_tail(s) if n else 0 for s, n in zip(self.sequences, lens, strict=True)]
         slots = self.pool.reserve(self.sequences, lens)
         index = None
         if any(n != columns for n in lens):
@@ -140,7 +142,7 @@ class Rows:
             index = (torch.arange(columns, device=slots.device)[None, :] + shift[:, None]).clamp_(max=columns - 1)
         self.columns, self.pads = total, [min(p, total) for p in pads]
         for row, n in enumerate(lens):
-            self.encoded[row] += n
+            self.encoded[row] += n + copied[row]
         self.open = Chunk(columns, tuple(lens), tuple(prefix), slots, index)
         return self.open
 

@@ -22,6 +22,7 @@ from witcert.hf.sequences import Chunk
 if TYPE_CHECKING:
     from witcert.gate.gated import Attended
     from witcert.hf.attachment import Attachment
+    from witcert.kernels.formats import PageTable
 
 __all__ = ["NAME", "Forward", "current", "mask_function", "register"]
 
@@ -42,6 +43,7 @@ class Forward:
     written: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
     served: set[int] = field(default_factory=set)
     attended: dict[int, Attended] = field(default_factory=dict)
+    prefix: tuple[PageTable, Tensor] | None = None
 
     def unwritten(self) -> list[int]:
         """Layers that have not stored their tokens."""
@@ -146,7 +148,7 @@ def attention(
     elif not len(chunk.slots):  # a chunk of nothing but padding
         out = torch.zeros_like(q.transpose(1, 2))
     else:
-        out = chunk.restore(attachment.extend(layer, chunk.align(q), k, v, forward.cache, chunk, options))
+        out = chunk.restore(attachment.extend(layer, chunk.align(q), k, v, forward, options))
     forward.served.add(layer)
     return out.to(query.dtype), None
 
