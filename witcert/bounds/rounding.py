@@ -3,7 +3,7 @@
 Model. All arithmetic is IEEE binary64, round to nearest, gradual underflow; u = 2^-53. A basic operation (+ - * /
 sqrt) returns the exact result times (1 + t), |t| <= u. A library function (exp, expm1, log, log1p, tanh) is *assumed*
 to be within 4 units in the last place, i.e. a factor (1 + t) with |t| <= 8u (``LIBRARY``);
-``tests/bounds/test_rounding.py`` measures the installed library at 50 digits and fails above one quarter of that.
+``tests/bounds/test_rounding.py`` measures the installed library at 50 digits and fails above one half of that.
 float32 (and half) inputs are converted exactly.
 
 Counting. A chain of such factors with n units in total gives x_hat = x (1 + t), |t| <= n u / (1 - n u). Therefore
