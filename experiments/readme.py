@@ -24,9 +24,9 @@ python -m experiments figures                         # draw results/*.png from 
 ```
 
 `--quick` makes each run in seconds on a CPU. `--model` takes a directory, a .gguf file or a hub id; `--model none
---recording FILE` meters a file of `witcert capture`. A command ends with exit code 3 if a *proved* reading is below the truth in a
-single cell. Labels: **proved** holds for every query, **proved-nonadaptive** with probability at least 1 - δ over the dither for
-queries that do not depend on it, **measured** was observed on the tokens named and promises nothing.
+--recording FILE` meters a file of `witcert capture`. A command ends with exit code 3 if a *proved* reading is below the
+truth in a single cell. Labels: **proved** holds for every query, **proved-nonadaptive** with probability at least 1 - δ over
+the dither for queries that do not depend on it, **measured** was observed on the tokens named and promises nothing.
 """
 
 
