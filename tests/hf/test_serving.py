@@ -217,3 +217,29 @@ def test_guarantees_of_the_gate() -> None:
         attach(model, tier_b=TierB(), gate=weak)
     with attach(model, tier_b=TierB(), gate=weak, fixed_queries=True), pytest.raises(InputError, match="given text"):
         model.generate(ids(), **GREEDY)
+
+
+@pytest.mark.parametrize("format", ["exact", "int8", "int8-dither"])
+@torch.no_grad()
+def test_the_fused_kernels_serve_what_the_references_serve(format: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same requests through the Triton kernels (interpreted where there is no GPU): padding, chunks, steps, repairs."""
+    model, prompt = build("mistral"), ids(2, 20)
+    mask = torch.ones_like(prompt)
+    mask[0, :5] = 0
+    runs = []
+    for kernels in (False, True):
+        monkeypatch.setattr("witcert.store.pool.on_kernels", lambda device, on=kernels: on)
+        with attach(model, format=format, tokens=32, pages=8, tau=0.05) as a:
+            assert a.pool.kernels is kernels
+            out = model.generate(
+                prompt, attention_mask=mask, prefill_chunk_size=12, max_new_tokens=3, min_new_tokens=3, do_sample=False,
+                output_logits=True, return_dict_in_generate=True,
+            )  # fmt: skip
+            runs.append((torch.stack(out.logits), a.report()))
+    (reference, first), (fused, second) = runs
+    torch.testing.assert_close(fused, reference, rtol=0.0, atol=0.02)
+    for one, other in zip(first, second, strict=True):
+        assert one.cells == other.cells == 16
+        assert other.uncertified == 0 or other.refused > 0
+        for m, n in zip(one.worst, other.worst, strict=True):
+            assert m.label == n.label

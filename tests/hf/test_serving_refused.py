@@ -87,6 +87,17 @@ def test_options(model: Any, options: dict[str, Any], message: str) -> None:
     attach(model).detach()
 
 
+@pytest.mark.parametrize("format", ["exact", "int8", "int8-dither"])
+def test_a_pool_fills_its_bytes(model: Any, format: Any) -> None:
+    for budget in (700_000, 5_000_000):
+        with attach(model, format=format, bytes=budget) as a:
+            config = a.pool.config
+            used = config.device_bytes
+            assert used <= budget
+            assert budget - used < 2 * used / config.pages  # not even one more page
+            assert a.pool.account()["device"] - a.pool.account()["tables"] == used
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

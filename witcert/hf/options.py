@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -111,6 +112,20 @@ def _gate(gate: Gate | str | None, tau: float, exact: bool, meter: str | None, f
     return gate
 
 
+def _largest(sized: Callable[[int], PoolConfig], bytes: int) -> PoolConfig:
+    """The pool with the most pages whose device bytes (page tables aside) are at most ``bytes``."""
+    low, high = 1, 2
+    least = sized(low).device_bytes
+    if isinstance(bytes, bool) or not isinstance(bytes, int) or bytes < least:
+        raise InputError(f"bytes={bytes!r} holds no page; the smallest pool takes {least}")
+    while sized(high).device_bytes <= bytes:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if sized(middle).device_bytes <= bytes else (low, middle)
+    return sized(low)
+
+
 def plan(
     model: Any, geometry: Geometry, *, format: str | None, scheme: str | None, tier_b: TierB | bool | None,
     meter: str | None, gate: Gate | str | None, tau: float, tokens: int | None, pages: int | None, bytes: int | None,
@@ -148,11 +163,7 @@ def plan(
     if bytes is None:
         config = sized(pages if pages is not None else -(-tokens // page_size))
     else:
-        one, more = sized(1024), sized(2048)  # both sizes are linear in the pages from here on
-        page = (more.device_bytes - one.device_bytes) / 1024
-        config = sized(max(1, int(1024 + (bytes - one.device_bytes) / page)))
-        if config.device_bytes > bytes:
-            raise InputError(f"bytes={bytes} holds no page; the smallest pool takes {config.device_bytes}")
+        config = _largest(sized, bytes)
     budget = Budget(
         geometry.layers, geometry.heads, geometry.kv_heads, steps=steps, delta_req=delta_req, tau_k=gated.tau
     )
