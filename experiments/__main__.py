@@ -66,9 +66,10 @@ def command_of(argv: list[str]) -> str:
 def one(args: argparse.Namespace, command: str) -> int:
     """Run one experiment, write its JSON and its picture; 3 if a proved reading was violated."""
     module, setting = registry.find(args.name), setting_of(args)
-    unknown = set(setting.options) - set(getattr(module, "OPTIONS", {}))
+    known = getattr(module, "OPTIONS", {})
+    unknown = sorted(set(setting.options) - set(known))
     if unknown:
-        raise InputError(f"--set: {args.name} has no option {', '.join(sorted(unknown))}; it has {', '.join(module.OPTIONS)}")
+        raise InputError(f"--set: {args.name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     out = args.out or Path("out/experiments")
     found = supervise.execute(module, setting, command, args.commit)
     path = record.save(out, found)

@@ -21,8 +21,9 @@ __all__ = ["Readings", "area", "curve", "layers", "metered", "quantiles", "readi
 
 
 def layers(setting: Setting) -> Iterator[tuple[Activations, int, LayerActivations, ExactAttention]]:
-    """Every layer of every recording with its exact side on the device."""
-    for recording, sides in zip(setting.recordings, setting.exact(), strict=True):
+    """Every layer of every recording (of the first one in a quick run) with its exact side on the device."""
+    recorded = list(zip(setting.recordings, setting.exact(), strict=True))
+    for recording, sides in recorded[:1] if setting.quick else recorded:
         for i, (layer, side) in enumerate(zip(recording.layers, sides, strict=True)):
             yield recording, i, layer, side
 

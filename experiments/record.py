@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,18 @@ def plain(x: Any) -> Any:
     return x
 
 
+def _text(data: Any) -> str:
+    """JSON, indented, with each list of numbers on one line."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    return re.sub(r"\[\n\s*([^\[\]{}\"]*?)\n\s*\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]) + "]", text) + "\n"
+
+
 def write_json(path: Path, data: Any) -> None:
     """Write whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(json.dumps(plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        part.write_text(_text(plain(data)), encoding="utf-8")
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
