@@ -24,7 +24,7 @@ CONTRACTS = (
     lemma("abs_zero", "5c3f2f63cc640990", "8be0add8cb838f61", "",
           "abs_sum_le dispersion_counterexample repair_residual_zero repair_exact page_in_exact "
           "seminorm_output_le two_sided_tail_zero_perm sink_extend entry_law tierB_adaptive_det_sound"),
-    lemma("abs_neg", "eeedd459748c8c35", "40585d3aae32a903", "", "abs_sub_comm output_bound"),
+    lemma("abs_neg", "eeedd459748c8c35", "40585d3aae32a903", "", "output_bound"),
     lemma("abs_add_le", "edd224f3c06a9903", "08c809aa29a87889", "",
           "abs_sum_le query_cast_term arith_fold output_bound_coordinate round_of_computed dithered_dot_tail "
           "logit_error stored_token_tail"),

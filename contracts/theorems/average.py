@@ -5,22 +5,22 @@ from contracts.model import lemma
 # theorem, statement hash, meaning hash, hypotheses, proofs that cite it
 CONTRACTS = (
     lemma("average_congr", "f7dade5820d4e5e8", "05a1288a1331cc74", "h",
-          "one_sub_le_share_not average_prod average_prod_draw grid_mgf_eq independent_sum_mgf "
+          "average_prod average_prod_draw grid_mgf_eq independent_sum_mgf "
           "weighted_sum_mgf_perm two_sided_tail_perm average_redraw average_prod_fresh_le"),
     lemma("average_le", "8004af027b801797", "5340933e111b2dc3", "h",
-          "share_nonneg share_le_average share_mono independent_sum_mgf two_sided_tail_perm share_exists_le "
+          "share_le_average share_mono independent_sum_mgf two_sided_tail_perm share_exists_le "
           "average_prod_fresh_le grid_energy_mgf"),
     lemma("average_add", "76bd7af3eef0fea6", "9c5265853ac6215e", "",
-          "one_sub_le_share_not two_sided_tail_perm grid_energy_mgf"),
+          "two_sided_tail_perm grid_energy_mgf"),
     lemma("average_mul", "676a3f199ea3c245", "331fa4dccc1fb31c", "",
           "average_prod grid_mgf_eq one_sided_tail average_prod_fresh_le grid_energy_mean grid_energy_mgf "
           "fresh_energy_tail"),
     lemma("average_mul_right", "ff7b0c446eab3d2a", "b8ad12a4cb7b474a", "",
           "average_prod grid_mgf_eq average_prod_fresh_le"),
     lemma("average_eq_zero", "bdf7578353a87395", "65fce962cadd5623", "h",
-          "share_nonneg share_eq_zero average_blocks independent_sum_mgf average_prod_fresh_le"),
+          "share_eq_zero average_blocks independent_sum_mgf average_prod_fresh_le"),
     lemma("average_const", "012627b5b58c36ff", "0f7446f79f17dbe1", "h_pos",
-          "one_sub_le_share_not average_prod average_prod_draw grid_mgf_eq average_redraw average_prod_fresh_le "
+          "average_prod average_prod_draw grid_mgf_eq average_redraw average_prod_fresh_le "
           "grid_energy_mgf"),
     lemma("average_sum", "a08fa718375e2db0", "74b28c2ec64a2a2f", "", "share_exists_le"),
     lemma("share_le_average", "990eda0ae281a5c3", "70cfe6d9df7c3cf9", "h_nonneg h_one",

@@ -23,7 +23,7 @@ CONTRACTS = (
           "hoeffding_two_point fresh_energy_tail"),
     lemma("two_le_add", "43ad8bd5b57fa2cf", "43ad8bd5b57fa2cf", "hu hx h", "tv_le_two_sided tv_le_retention"),
     lemma("mul_inv_self", "0790923615db17a2", "0790923615db17a2", "h",
-          "inv_pos inv_anti div_mul_self exp_neg Reweighted.sum_eq_one tv_le_sharp_small tv_le_eform "
+          "inv_pos inv_anti div_mul_self Reweighted.sum_eq_one tv_le_sharp_small tv_le_eform "
           "sharp_nonneg sharp_le_eform tv_le_one_sub_ratio tv_le_two_sided tv_le_retention repair_exact "
           "pagedIn_sum_one page_in_exact softmax_sum_one softmax_exact average_const average_blocks "
           "le_of_forall_le_mul_exp exists_small grid_dither_law_slack abs_grid_le tierB_adaptive_det_sound "

@@ -1,60 +1,11 @@
 """Corollaries that no proof cites, on weights, meters, merging, repair and output, each with a check of its own."""
 
-from contracts.model import ByConstruction, Checked, Contract, Derived, Output, Same, flagged
+from contracts.model import ByConstruction, Checked, Contract, Derived, Output, Same
 from contracts.theorems._shared import STAGE1, STAGE2, WEIGHT_NONNEG
 
 _EXP = ByConstruction(STAGE1, "weights are exp2 of something, divided by their sum")
 
 CONTRACTS = (
-    flagged(
-        "sumIf_add",
-        "5908ae339356391065892ec2f622f5d93fb6918cbc6aeab68a688c8b1b07700d",
-        "eb9672d06623422a790d646c67660c930afdd657f6fdbb53f524f6ea98dfd031",
-        "",
-        "a rule of sums beside those that are used",
-    ),
-    flagged(
-        "abs_sub_comm",
-        "f49c2f5a74891279cc0a0696696fa649fd7bb850da2db553a4c4760acd866e20",
-        "f880471f0ccf991461766f557daee8cf5620b9aab5d9d54bf6b71b2703d64f5f",
-        "",
-        "a rule of absolute values beside those that are used",
-    ),
-    flagged(
-        "exp_neg",
-        "017a4086c96de084c808212461b22d10f64eb9f04712ea210bacd2e4a39592cf",
-        "059d03d41e066a7e1afdd82bed7128c86a45f01bfb481c1c737eaf5cdc806453",
-        "",
-        "a rule of exponentials beside those that are used",
-    ),
-    flagged(
-        "exp_lt",
-        "d3c0ec3a1a1b26460100700caef09f6fedd0a1f6204ed56408335aeb9d94c930",
-        "8b6527b61f0e50e6c05aee73d307f4915af4e2af5f1646668aa8455a36bdfd3a",
-        "h",
-        "a rule of exponentials beside those that are used",
-    ),
-    flagged(
-        "dot_add",
-        "852a3855b8690d35fbdea7b337cf3a9cb1314c4ee05656a75d7c5ccb96f04f96",
-        "a76718ea42edc43b19002855c2e081457052162f5f416ce85e773a3f69b011b2",
-        "",
-        "a rule of dot products beside those that are used",
-    ),
-    flagged(
-        "share_nonneg",
-        "330f40ecb4459a8cc30fb9e6ebb9193a99112bcf00e3156491ca505586c2c3c6",
-        "1786246632d2d857a696988cf42bd9c7b0bbfb8565d690517719b1f5ab70f70f",
-        "",
-        "a rule of shares beside those that are used",
-    ),
-    flagged(
-        "one_sub_le_share_not",
-        "97492a610622426748a72b89da7542b1d304113642f3fb0addada089edbe692d",
-        "b5d40d4bdc6c544cebafb218cc9cefe863602f772cd44743a046f37b80a7c179",
-        "h_pos h_share",
-        "turns a share of failures into one of successes, for a reader",
-    ),
     Contract(
         "tv_nonneg",
         "093823e15af54d3bf3f79774344bcc551e469b03f4ae05185ad758e03876de45",

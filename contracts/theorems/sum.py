@@ -13,15 +13,15 @@ CONTRACTS = (
           "sum_append sum_blocks sum_pick exp_sum average_const grid_eq_signs grid_mgf_eq grid_mean "
           "grid_variance share_exists_le_mul adaptive_radius_det fresh_energy_tail"),
     lemma("sum_congr", "66d091f9962879a1", "17043dd648cb9248", "h",
-          "sumIf_add_not sumIf_congr sumIf_add sumIf_sub sumIf_mul sum_sumIf sumIf_eq_mask "
-          "Reweighted.sum_eq_one sum_abs_mul_le_bands dot_add dot_sub query_cast_term arith_fold scaled_cs "
+          "sumIf_add_not sumIf_congr sumIf_sub sumIf_mul sum_sumIf sumIf_eq_mask "
+          "Reweighted.sum_eq_one sum_abs_mul_le_bands dot_sub query_cast_term arith_fold scaled_cs "
           "rope_band_unitary lse_merge acert_merge lse_merge_exp blockwise_eq_perToken repair_residual_zero "
           "repair_exact pagedIn_sum_one page_in_exact softmax_sum_one softmax_exact acert_softmax output_bound "
           "sum_blocks sum_perm average_congr grid_dither_average grid_eq_signs independent_sum_mgf "
           "adaptive_radius_det dithered_dot_tail servedDot_sub tierB_adaptive_det_sound token_tail tvRat_eq "
           "radius_of_energy adaptive_radius stored_token_tail tierB_adaptive_sound"),
     lemma("sum_add", "4d65ac38d9a81dc4", "13dcb70976010317", "",
-          "sum_comm sumIf_add_not sumIf_add tv_le_one sq_mass_le dot_add query_cast_term arith_fold "
+          "sum_comm sumIf_add_not tv_le_one sq_mass_le query_cast_term arith_fold "
           "sum_half_split output_bound average_add dithered_dot_tail stored_token_tail"),
     lemma("sum_sub", "a52aff4c14e3e5c6", "71c06fb07c6eadc4", "",
           "sumIf_sub dot_sub query_cast_term output_bound servedDot_sub"),

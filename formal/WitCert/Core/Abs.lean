@@ -50,10 +50,6 @@ theorem abs_zero : abs (0 : R) = 0 := abs_of_nonneg (by grind)
 theorem abs_neg (x : R) : abs (-x) = abs x := by
   unfold abs; split <;> split <;> grind
 
-/-- A difference has the same absolute value in either order. -/
-theorem abs_sub_comm (x y : R) : abs (x - y) = abs (y - x) := by
-  rw [← abs_neg, show -(x - y) = y - x by grind]
-
 /-- The triangle inequality. -/
 theorem abs_add_le (x y : R) : abs (x + y) ≤ abs x + abs y := by
   have h1 := le_abs_self x

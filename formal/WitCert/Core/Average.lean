@@ -69,14 +69,6 @@ theorem average_sum (f : Nat → Nat → R) (m n : Nat) :
 
 /-! ### shares -/
 
-/-- Shares are nonnegative. -/
-theorem share_nonneg (E : Nat → Prop) (n : Nat) : (0 : R) ≤ share E n := by
-  have h01 := OrderedRing.zero_lt_one (R := R)
-  have h := average_le (R := R) (f := fun _ => 0) (n := n)
-    fun k _ => show 0 ≤ (open Classical in if E k then (1 : R) else 0) by split <;> grind
-  rw [average_eq_zero fun _ _ => rfl] at h
-  exact h
-
 /-- A share is at most the average of every nonnegative function that is at least 1 where the event happens (Markov). -/
 theorem share_le_average {E : Nat → Prop} {f : Nat → R} {n : Nat} (h_nonneg : ∀ k, k < n → 0 ≤ f k)
     (h_one : ∀ k, k < n → E k → 1 ≤ f k) : share E n ≤ average f n :=
@@ -96,19 +88,6 @@ theorem share_mono {E F : Nat → Prop} {n : Nat} (h : ∀ k, k < n → E k → 
 /-- An impossible event has share 0. -/
 theorem share_eq_zero {E : Nat → Prop} {n : Nat} (h : ∀ k, k < n → ¬ E k) : (share E n : R) = 0 :=
   average_eq_zero fun k hk => if_neg (h k hk)
-
-/-- An event that happens in at most the share `δ` of the outcomes fails to happen in at least the share `1 - δ`. -/
-theorem one_sub_le_share_not {E : Nat → Prop} {n : Nat} {δ : R} (h_pos : 0 < n) (h_share : share E n ≤ δ) :
-    1 - δ ≤ share (fun k => ¬ E k) n := by
-  have h1 : average (fun _ => (1 : R)) n = share E n + share (fun k => ¬ E k) n := by
-    unfold share
-    rw [← average_add]
-    refine average_congr fun k _ => ?_
-    by_cases hE : E k
-    · rw [if_pos hE, if_neg (by simpa using hE)]; grind
-    · rw [if_neg hE, if_pos hE]; grind
-  rw [average_const 1 h_pos] at h1
-  grind
 
 /-! ### outcomes as digits -/
 

@@ -45,12 +45,6 @@ theorem sum_abs_mul_le_bands {q r nq nr : Nat → R} (h_band : ∀ i, i < d → 
 theorem abs_dot_le (q r : Nat → R) (d : Nat) : abs (dot q r d) ≤ sum (fun i => abs (q i * r i)) d :=
   abs_sum_le _ _
 
-/-- A dot product with a sum is the sum of the dot products. -/
-theorem dot_add (q x y : Nat → R) (d : Nat) : dot q (fun i => x i + y i) d = dot q x d + dot q y d := by
-  unfold dot
-  rw [← sum_add]
-  exact sum_congr fun i _ => by grind
-
 /-- A dot product with a difference is the difference of the dot products. -/
 theorem dot_sub (q x y : Nat → R) (d : Nat) : dot q (fun i => x i - y i) d = dot q x d - dot q y d := by
   unfold dot

@@ -70,13 +70,6 @@ theorem exp_mono {x y : R} (h : x ≤ y) : exp x ≤ exp y := by
     (show 0 ≤ exp x by have := exp_pos x; grind)
   grind
 
-/-- The exponential of `-x` is the inverse of the exponential of `x`. -/
-theorem exp_neg (x : R) : exp (-x) = (exp x)⁻¹ := by
-  have h1 := exp_mul_neg x
-  have h2 := mul_inv_self (exp_pos x)
-  have h3 : exp (-x) = exp (-x) * (exp x * (exp x)⁻¹) := by rw [h2, Semiring.mul_one]
-  rw [h3, ← Semiring.mul_assoc, CommSemiring.mul_comm (exp (-x)), h1, Semiring.one_mul]
-
 /-- The exponential of a nonnegative number is at least 1. -/
 theorem one_le_exp {x : R} (h : 0 ≤ x) : 1 ≤ exp x := by
   have := one_add_le_exp x
@@ -85,12 +78,6 @@ theorem one_le_exp {x : R} (h : 0 ≤ x) : 1 ≤ exp x := by
 /-- The exponential of a positive number is more than 1. -/
 theorem one_lt_exp {x : R} (h : 0 < x) : 1 < exp x := by
   have := one_add_le_exp x
-  grind
-
-/-- The exponential is strictly monotone. -/
-theorem exp_lt {x y : R} (h : x < y) : exp x < exp y := by
-  have h1 : exp y = exp x * exp (y - x) := by rw [← exp_add, show x + (y - x) = y by grind]
-  have h2 := OrderedRing.mul_lt_mul_of_pos_left (one_lt_exp (show 0 < y - x by grind)) (exp_pos x)
   grind
 
 /-- An error within `c` moves a weight `exp (-ε)` up by at most `exp c`. -/

@@ -146,13 +146,6 @@ theorem sumIf_eq_zero {f : Nat → R} {n : Nat} (h : ∀ i, i < n → P i → f 
   · rw [if_pos hP, h i hi hP]
   · rw [if_neg hP]
 
-/-- A partial sum of termwise sums is the sum of the partial sums. -/
-theorem sumIf_add (f g : Nat → R) (n : Nat) : sumIf P (fun i => f i + g i) n = sumIf P f n + sumIf P g n := by
-  unfold sumIf
-  rw [← sum_add]
-  refine sum_congr fun i _ => ?_
-  by_cases hP : P i <;> simp only [if_pos, if_neg, hP, not_false_eq_true] <;> grind
-
 /-- A partial sum of termwise differences is the difference of the partial sums. -/
 theorem sumIf_sub (f g : Nat → R) (n : Nat) : sumIf P (fun i => f i - g i) n = sumIf P f n - sumIf P g n := by
   unfold sumIf
