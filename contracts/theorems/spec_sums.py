@@ -23,7 +23,7 @@ CONTRACTS = (
             ),
             "h_delta": ByConstruction(
                 _ENVELOPE,
-                "delta adds the two; its 8 units to spare exceed their product below 2^18 additions a split",
+                "delta is the two and their product, rounded outward",
             ),
             "h_delta_lt": ByConstruction(
                 "witcert/kernels/decode/launch.py:MAX_TOKENS",

@@ -62,3 +62,21 @@ def test_constants_are_rounded_up() -> None:
         assert exact * (1 + mp.mpf(2) ** -17) < budget.kappa(channels, delta) < exact * (1 + mp.mpf(2) ** -15)
     assert budget.envelope(10, 32, 4) < budget.envelope(11, 32, 4) < budget.envelope(1000, 32, 256) < 1.001
     assert budget.dot_gamma(64) < budget.dot_gamma(128) < 2.0**-14
+
+
+@pytest.mark.parametrize(
+    ("tiles", "tile", "splits"), [(1, 16, 1), (32, 32, 64), (1000, 32, 256), (2**18, 16, 1), (2**20, 16, 256)]
+)
+def test_envelope_counts_terms_sums_and_their_product(tiles: int, tile: int, splits: int) -> None:
+    """delta_1 + delta_2 + delta_1 delta_2 <= delta (``ratio_envelope``), at every number of additions."""
+    mp = mpmath.MPContext()
+    mp.dps = 50
+    u = mp.mpf(2) ** -24
+    term = mp.mpf(budget.EXP2) + 512 * mp.log(2) * u
+    sums = (tile + tiles + splits + 40) * u
+    delta = term + sums + term * sums
+    least = (1 + delta) / (1 - delta) * (1 + mp.mpf(2) ** -20)
+    assert least <= budget.envelope(tiles, tile, splits) <= least * (1 + mp.mpf(2) ** -48)
+    if tiles <= 32:
+        without = (1 + term + sums) / (1 - term - sums) * (1 + mp.mpf(2) ** -20)
+        assert budget.envelope(tiles, tile, splits) - without < 1e-9

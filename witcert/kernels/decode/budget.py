@@ -58,10 +58,14 @@ def kappa(channels: int, delta: float) -> float:
 def envelope(tiles: int, tile: int, splits: int) -> float:
     """(1 + delta) / (1 - delta), rounded up: what the computed A / l is multiplied by (``ratio_envelope``).
 
-    Every summand is nonnegative. delta is the sum of: EXP2; the rounding of the exponent, at most 256 in magnitude (a
-    larger one is an underflow or meter 1), in both the subtraction of m and the addition of c; and the additions, at most
-    tile + tiles + splits + 8 * 4 of them on the way of any summand. Rescaling is by exact powers of two.
+    Every summand is nonnegative. A term errs by delta_1: EXP2, and the rounding of the exponent, at most 256 in magnitude
+    (a larger one is an underflow or meter 1), in both the subtraction of m and the addition of c. The sums err by delta_2:
+    at most tile + tiles + splits + 8 * 4 additions on the way of any summand. Rescaling is by exact powers of two.
+    delta = (1 + delta_1) (1 + delta_2) - 1.
     """
     u = 2.0**-24
-    delta = EXP2 + 2 * 256 * math.log(2.0) * u + (tile + tiles + splits + 40) * u
-    return (1.0 + delta) / (1.0 - delta) * (1.0 + 2.0**-20)
+    term = EXP2 + 2 * 256 * math.log(2.0) * u
+    sums = (tile + tiles + splits + 40) * u
+    outward = 1.0 + 2.0**-50  # the roundings of this function itself
+    delta = (term + sums + term * sums) * outward
+    return (1.0 + delta) / (1.0 - delta) * (1.0 + 2.0**-20) * outward
