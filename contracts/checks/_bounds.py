@@ -73,13 +73,19 @@ def _bands(truth: Attention, norms: Tensor) -> Tensor:
 
 
 class Bounds:
-    """c of one reading [N, Hkv, G, T], and what a kernel reports from it: intervals of C, log A and the meter [cells]."""
+    """c of one reading [N, Hkv, G, T], and what a kernel reports from it: intervals of C, log A and the meter [cells].
 
-    def __init__(self, truth: Attention, meter: Meter, reading: int, c: Tensor, steps: Tensor | None) -> None:
+    relative : error of the float64 c; 0 where the bounds are these numbers.
+    """
+
+    def __init__(
+        self, truth: Attention, meter: Meter, reading: int, c: Tensor, steps: Tensor | None, relative: float = RELATIVE
+    ) -> None:
+        self.relative = relative
         self.truth, self.meter, self.reading, self.steps = truth, meter, reading, steps
         self.c = _with_sink(truth, c)
         top = self.c.amax(-1)
-        self.c_max = Interval(*(x.flatten() for x in (top * (1 - RELATIVE), top * (1 + RELATIVE))))
+        self.c_max = Interval(*(x.flatten() for x in (top * (1 - relative), top * (1 + relative))))
         self.log_a = self._log_a(top)
         low, high = (_meter(getattr(self.log_a, k), getattr(self.c_max, k)) for k in ("low", "high"))
         self.meter_value = Interval(low * (1 - 2.0**-45), high * (1 + 2.0**-45))
@@ -87,13 +93,13 @@ class Bounds:
     def _log_a(self, top: Tensor) -> Interval:
         w, rho, terms = self.truth.weight, self.truth.rho, self.c.shape[-1]
         total = w.sum(-1).clamp_min(0.5)
-        stretch = ((1 + rho) / (1 - rho)).square() * (1 + 4 * (terms + 40) * U) * (1 + 1.01 * RELATIVE * (1 + top))
+        stretch = ((1 + rho) / (1 - rho)).square() * (1 + 4 * (terms + 40) * U) * (1 + 1.01 * self.relative * (1 + top))
         excess = (w * torch.expm1(self.c.clamp_max(600.0))).sum(-1) / total
         near = (top < 600.0) & torch.isfinite(stretch)
         value = torch.log1p(excess)
         shifted = self.truth.below + self.c
         far = torch.logsumexp(shifted, -1) - total.log()
-        slack = 8 * (terms + 700 + top) * U + 2 * rho + RELATIVE * top
+        slack = 8 * (terms + 700 + top) * U + 2 * rho + self.relative * top
         low = torch.where(near, value / stretch * (1 - 16 * U), far - slack)
         high = torch.where(near, value * stretch * (1 + 16 * U), far + slack)
         low, high = torch.nan_to_num(low, 0.0).clamp_min(0.0), torch.nan_to_num(high, math.inf, math.inf)

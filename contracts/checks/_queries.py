@@ -6,17 +6,30 @@ of the token and of a key 0 of the chunk, whose logit is 0).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from witcert.kernels.decode import Tuning, decode
-from witcert.kernels.decode.launch import Meter
+from witcert.kernels.decode.launch import Meter, Reading
 from witcert.kernels.extend import extend
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 
-__all__ = ["HEADS", "adversarial", "decode_one", "extend_one", "one_token_table"]
+__all__ = ["HEADS", "OneToken", "adversarial", "decode_one", "extend_one", "one_token_table"]
 
-Readings = tuple[Tensor, ...]
+
+class OneToken(NamedTuple):
+    """What a kernel says of one visible token, float64 [T, H, N] each.
+
+    c : its bound in the first reading, +inf for no claim. lse : the log-sum-exp. claims : where that reading's meter is
+    below 1.
+    """
+
+    c: Tensor
+    lse: Tensor
+    claims: Tensor
+
 
 HEADS = 16
 """Queries per token and KV head: the kinds of ``adversarial``."""
@@ -69,22 +82,25 @@ def one_token_table(slots: Tensor, page_size: int) -> PageTable:
     return PageTable(pages, (slots % page_size + 1).to(torch.int32), page_size)
 
 
+def _parts(reading: Reading, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return reading.c_max.double(), lse.double(), torch.as_tensor(reading.meter.value) < 1
+
+
 def decode_one(
     q: Tensor, store: ExactStore | PackedStore, slots: Tensor, page_size: int, scale: float, meter: Meter
-) -> Readings:
-    """c of each query [T, H, 16, d] on the token in its slot, for each reading, then lse: float64 [T, H, 16] each."""
+) -> OneToken:
+    """What decode says to each query [T, H, 16, d] of the token in its slot."""
     tokens, heads, group, head_dim = q.shape
     table = one_token_table(slots, page_size)
     tuning = Tuning(tile=16, warps=1, stages=1, splits=1)
     got = decode(
         q.reshape(tokens, heads * group, head_dim), store, table, scale=scale, meter=meter, window=1, tuning=tuning
     )
-    parts = (*(reading.c_max for reading in got.readings), got.lse)
-    return tuple(x.double().reshape(tokens, heads, group) for x in parts)
+    return OneToken(*(x.reshape(tokens, heads, group) for x in _parts(got.readings[0], got.lse)))
 
 
-def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale: float, meter: Meter) -> Readings:
-    """As ``decode_one`` by extend, for pages of one slot: q [T, H, N, d], N a multiple of 16; [T, H, N] each.
+def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale: float, meter: Meter) -> OneToken:
+    """As ``decode_one`` by extend, for pages of one slot: q [T, H, N, d], N a multiple of 16.
 
     The queries of a token are 16 to a position of a chunk whose keys are 0, so that the chunk's own c is nothing.
     """
@@ -94,6 +110,6 @@ def extend_one(q: Tensor, store: ExactStore | PackedStore, slots: Tensor, scale:
     lens = torch.full((tokens,), chunk, dtype=torch.int32, device=q.device)
     rows = q.reshape(tokens, heads, chunk, HEADS, head_dim).transpose(1, 2).reshape(tokens, chunk, -1, head_dim)
     got = extend(rows.contiguous(), zero, zero, store, one_token_table(slots, 1), lens, scale=scale, meter=meter)
-    parts = (*(reading.c_max for reading in got.readings), got.lse)
     shape = (tokens, chunk, heads, HEADS)
-    return tuple(x.double().reshape(shape).transpose(1, 2).reshape(tokens, heads, count) for x in parts)
+    parts = _parts(got.readings[0], got.lse)
+    return OneToken(*(x.reshape(shape).transpose(1, 2).reshape(tokens, heads, count) for x in parts))

@@ -88,6 +88,18 @@ class Referee:
                 elif d < best:
                     self._settle(what, cell, float(value[cell]), float(high[cell]), exact, place, True)
 
+    def recompute(
+        self, what: str, value: Tensor, real: Interval, exact: Recompute, place: Callable[[int], str], *, cap: float,
+        count: int = 8,
+    ) -> None:  # fmt: skip
+        """Decide at 50 digits the count cells below cap that come closest; they are counted as no further cases."""
+        value, high = value.double().flatten(), real.high.flatten()
+        near = ((value - high) / high).masked_fill((high <= 1e-100) | (value >= cap), math.inf)
+        found = torch.topk(near, min(count, len(near)), largest=False)
+        for distance, cell in zip(found.values.tolist(), found.indices.tolist(), strict=True):
+            if distance < math.inf:
+                self._settle(what, cell, float(value[cell]), float(high[cell]), exact, place, False)
+
     def within(self, what: str, value: Tensor, want: Tensor, allowed: Tensor | float, place: Callable[[int], str]) -> None:
         """Every value is within ``allowed`` of ``want``; for outputs that bound nothing."""
         value, want = value.double().flatten(), want.double().flatten()

@@ -197,6 +197,14 @@ def _byte_of(name: str, served: Tensor) -> Tensor:
     return j.round().long()
 
 
+def _of_group(name: str, value: Tensor) -> Tensor:
+    """Outputs [T, H * 16, d] of equal queries: those of one query of each KV head [T, H, d], which all 16 must be."""
+    groups = value.reshape(len(value), -1, 16, value.shape[-1])
+    if not torch.equal(groups, groups[:, :, :1].expand_as(groups)):
+        raise Violation(f"{name} serves different values to equal queries of one KV head")
+    return groups[:, :, 0]
+
+
 def _drawn_by_readers(done: Written) -> dict[str, Tensor]:
     """The bytes of keys and values that decode and extend subtract, from their outputs on one token: [T, H, d] each."""
     store, slots, plan = done.store, done.slots, done.plan
@@ -212,11 +220,11 @@ def _drawn_by_readers(done: Written) -> dict[str, Tensor]:
     lse = decode(rows, store, table, scale=1.0, window=1, tuning=tuning).lse
     lse = lse.reshape(-1, tokens, heads, 16).permute(1, 2, 0, 3).reshape(tokens, heads, head_dim)
     out["decode, keys"] = _byte_of("decode, keys", lse)
-    # The query 0 gives every token the same weight, exactly.
-    none = torch.zeros(tokens, heads, head_dim, dtype=torch.float16, device=device)
+    # The query 0 gives every token the same weight, exactly; as many heads as above, since every variant is compiled.
+    none = torch.zeros(tokens, heads * 16, head_dim, dtype=torch.float16, device=device)
     table = one_token_table(slots, plan.page_size)
     value = decode(none, store, table, scale=1.0, window=1, tuning=tuning).out
-    out["decode, values"] = _byte_of("decode, values", value)
+    out["decode, values"] = _byte_of("decode, values", _of_group("decode", value))
     if plan.page_size == 1:
         # Keys of the chunk of -2000 in every channel leave their tokens no weight at all.
         chunk = head_dim // 16
@@ -226,9 +234,10 @@ def _drawn_by_readers(done: Written) -> dict[str, Tensor]:
         lse = extend(rows, low, low, store, table, lens, scale=1.0).lse
         lse = lse.reshape(tokens, chunk, heads, 16).transpose(1, 2).reshape(tokens, heads, head_dim)
         out["extend, keys"] = _byte_of("extend, keys", lse)
-        zero = none[:, None]  # one token of the chunk with value 0 and the same weight: half of the cached value
-        value = extend(zero, zero, zero, store, table, torch.ones_like(lens), scale=1.0).out
-        out["extend, values"] = _byte_of("extend, values", value[:, 0].double() * 2)
+        # The first token of the chunk sees itself, with value 0 and the same weight: half of the cached value.
+        zero = torch.zeros_like(low)
+        value = extend(torch.zeros_like(rows), zero, zero, store, table, lens, scale=1.0).out
+        out["extend, values"] = _byte_of("extend, values", _of_group("extend", value[:, 0]).double() * 2)
     return out
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +15,10 @@ from contracts.checks._bounds import Bounds, band_index, stored_bounds
 from contracts.checks._cells import judge, run, value_of
 from contracts.checks._referee import Referee
 from contracts.checks._stores import Case, exact_case, generator, stored_witness
-from contracts.checks._truth import Attention, Interval, attention
+from contracts.checks._truth import Attention, Interval, U, attention
 from contracts.discharge import Outcome, Setting, Violation, discharges
-from witcert import bounds
+from witcert import bounds, golden
+from witcert.golden import mp
 from witcert.kernels.decode import BandMeter, Tuning
 from witcert.kernels.decode.budget import dot_gamma, envelope
 from witcert.kernels.formats import ExactStore, PageTable
@@ -68,6 +71,18 @@ def _norm(x: Tensor) -> Tensor:
     return torch.sqrt(x.square().sum(-1))
 
 
+def _exact_log_a(truth: Attention, c: Tensor) -> Callable[[int], Any]:
+    """log A of a cell at 50 digits: its weights recomputed from the stored bits, the bounds c [N, Hkv, G, S] as they are."""
+
+    def exact(cell: int) -> Any:
+        n, head = divmod(cell, truth.case.q.shape[1])
+        of_tokens = c[n, head // truth.case.group, head % truth.case.group][truth.case.visible()[n]]
+        p = truth[cell].p
+        return mp.log(golden.acert(p, [mp.mpf(x) for x in of_tokens.tolist()])) if p else mp.mpf(0)
+
+    return exact
+
+
 def _from_blocks(case: Case, pages: Tensor, left: Tensor) -> Tensor:
     """log of the predicted A [N, Hq], from what the kernel reports of every page as a sequence of its own."""
     table = case.table
@@ -107,15 +122,22 @@ def prediction(setting: Setting) -> Outcome:
         # the theorem, on the real numbers: bounds of the store before, none on what was paged in
         c = stored_bounds(before, BandMeter())
         gone = (chosen[:, None, None] & before.alive).expand(c.shape)
-        real = Bounds(after, BandMeter(), 0, torch.where(gone, 0.0, c), None)
+        c_after = torch.where(gone, 0.0, c)
+        real = Bounds(after, BandMeter(), 0, c_after, None, relative=0.0)
         some = before.alive.any(-1).flatten()
         p = before.weight / before.weight.sum(-1, keepdim=True).clamp_min(0.5)
         p = torch.where(before.alive.any(-1, keepdim=True), p, 1.0 / size)
-        # p is the float64 of the served weights, each within rho of the real one
-        near = (8 * (before.rho + after.rho) + 1e-12).flatten()
-        value = bounds.page_in_log_a(p.flatten(0, 2), c.flatten(0, 2), gone.flatten(0, 2)) * (1 + near)
+        # p is the float64 of the served weights: each is within rho of the real one and divided once, and what divides
+        # them all cancels, so A - 1 = (N - M) / (M + y) moves by (1 + e) / (1 - e) and log A by no more
+        e = (before.rho + 4 * U).flatten()
+        value = bounds.page_in_log_a(p.flatten(0, 2), c.flatten(0, 2), gone.flatten(0, 2)) * (1 + 2.1 * e)
         held = Interval(*(torch.where(some, x, 0.0) for x in (real.log_a.low, real.log_a.high)))
-        referee.claim(f"page_in_bound, {kind}", value, held, None, before.place, cap=600.0)
+        exact = _exact_log_a(after, c_after)
+        # Where nothing changes the two sides are equal, and float64's interval is as wide as its error: that width is not
+        # held against the value. The closest cells are decided at 50 digits, where nothing is allowed.
+        width = torch.where(held.high < math.inf, (held.high - held.low).clamp_max(1e-9 * (1 + held.low)), 0.0)
+        referee.claim(f"page_in_bound, {kind}", value + width, held, exact, before.place, cap=600.0)
+        referee.recompute(f"page_in_bound, {kind}", value, held, exact, before.place, cap=600.0)
 
         # the kernel's own numbers of each page, and what it then reports: both within their envelope
         left = torch.where(before.alive, _left(before), 0.0).amax(-1).flatten(1, 2)

@@ -162,8 +162,8 @@ def query_side(setting: Setting) -> Outcome:
         every = torch.arange(count, device=setting.device).repeat(len(q))
         wide = q.repeat_interleave(count, 0)  # [rows * B, 1, 16, d]
         meter = BandMeter(pairing)
-        readings = [("decode", decode_one(wide, store, every, 1, 1.0, meter)[0])]
-        readings.append(("extend", extend_one(wide, store, every, 1.0, meter)[0]))
+        readings = [("decode", decode_one(wide, store, every, 1, 1.0, meter).c)]
+        readings.append(("extend", extend_one(wide, store, every, 1.0, meter).c))
         package = query_norms(q, Bands(head_dim, count, pairing)).double().movedim(-1, 1).reshape(-1, 1, 16)
         readings.append(("query_norms", package))
         squares = (q.double().square() @ member).movedim(-1, 1).reshape(-1, 1, 16)  # [rows * B, 1, 16]
@@ -186,7 +186,7 @@ def _one_hot_bands(head_dim: int, count: int, pairing: Pairing, device: torch.de
     key = torch.zeros(count, 1, head_dim, dtype=torch.float16, device=device)
     store = ExactStore(key, key, torch.eye(count, dtype=torch.float16, device=device)[:, None].contiguous())
     queries = eye[:, 0].expand(count, 1, head_dim, head_dim)  # [B, 1, d, d]
-    c = extend_one(queries, store, torch.arange(count, device=device), 1.0, BandMeter(pairing))[0]  # [B, 1, d]
+    c = extend_one(queries, store, torch.arange(count, device=device), 1.0, BandMeter(pairing)).c  # [B, 1, d]
     return w[:, 0] != 0, c[:, 0].T > 0.5
 
 
@@ -310,9 +310,9 @@ def bound_of_one_token(setting: Setting) -> Outcome:
         q = adversarial(rng, k_hat - k64, k_hat, bands.index, plan.dtype)
         scale = 1.75 if plan.page_size == 16 else plan.head_dim**-0.5
         meter = BandMeter(plan.pairing)
-        readings = [("decode", decode_one(q, store, slots, plan.page_size, scale, meter)[0])]
+        readings = [("decode", decode_one(q, store, slots, plan.page_size, scale, meter).c)]
         if plan.page_size == 1:
-            readings.append(("extend", extend_one(q, store, slots, scale, meter)[0]))
+            readings.append(("extend", extend_one(q, store, slots, scale, meter).c))
         readings.append(("token_bound", token_bound(query_norms(q, bands), written[:, :, None], scale)[..., 0]))
         truth, allowance = _logit_error(q, k_hat - k64, k_hat, plan.gamma, scale)
 
