@@ -1,7 +1,8 @@
 """Load the contracts, run their checks on this machine's kernels, and report: ``python -m contracts``, ``make contracts``.
 
-On a GPU the compiled kernels run at real shapes, then the tests marked ``gpu``. Without one, the same checks run through
-Triton's interpreter at reduced amounts, and the summary says so: that validates no GPU.
+On a GPU the compiled kernels run at real shapes, in several processes, while faulty variants are tried in Triton's
+interpreter; then the tests marked ``gpu`` run. Without a GPU the same checks run through the interpreter at reduced amounts,
+and the summary says so: that validates no GPU.
 Exit status: 0 all well, 1 something failed, 2 it could not run.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contracts.book import Book
     from contracts.discharge import Check, Setting
+    from contracts.mutants import MutantResult
+    from contracts.running import Result
+
+BUDGET = 460.0
+"""Seconds for a whole run on a GPU: under eight minutes."""
+
+LIMIT = 300.0
+"""Seconds for one check or mutant where there are several processes."""
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -31,6 +40,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     ap.add_argument("--out", type=Path, metavar="FILE", help="write the report as JSON")
     ap.add_argument("--resume", type=Path, metavar="FILE", help="continue this report: run only what it lacks or what failed")
     ap.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda where there is a GPU")
+    ap.add_argument("--jobs", type=int, metavar="N", help="processes; default: up to 12 on a GPU, one on a CPU")
+    ap.add_argument("--limit", type=float, metavar="S", help=f"seconds for one check or mutant (default {LIMIT:.0f}); "
+                    "not where all run in this process")  # fmt: skip
+    ap.add_argument("--budget", type=float, metavar="S", help=f"seconds for the whole run (default on a GPU {BUDGET:.0f}): "
+                    "what has not ended by then is reported as an error")  # fmt: skip
     ap.add_argument("--commit", metavar="HASH", help="commit of a tree without git, for the report")
     ap.add_argument("--load", action="store_true", help="only compare contracts, theorems, checks and sources")
     ap.add_argument("--write-docs", action="store_true", help="only rewrite docs/contracts.md from contracts/report.json")
@@ -57,18 +71,6 @@ def _book() -> Book | None:
     return book
 
 
-def _gpu_tests() -> dict[str, Any]:
-    """The tests marked ``gpu``; their exit status and last line."""
-    root = Path(__file__).resolve().parent.parent
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", str(root / "tests")]
-    print("contracts: pytest -m gpu", flush=True)
-    r = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    lines = (r.stdout + r.stderr).strip().splitlines() or ["no output"]
-    if r.returncode:
-        print("\n".join(lines[-60:]), file=sys.stderr)
-    return {"exit": r.returncode, "last_line": lines[-1].strip("= ")}
-
-
 def _asked(
     args: argparse.Namespace, book: Book, mutants: list[str], earlier: dict[str, Any] | None
 ) -> tuple[list[Check], list[str]]:
@@ -90,7 +92,6 @@ def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
     from rich.console import Console
 
     from contracts import report
-    from contracts.running import Result, run
 
     faulty = importlib.import_module("contracts.mutants")
     names = [m.name for m in faulty.MUTANTS]
@@ -105,25 +106,15 @@ def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
     except KeyError as e:
         return _stop(f"--only: no check, module of checks or mutant is called {e.args[0]!r}; choose from "
                      f"{', '.join([*sorted(book.facts.checks), 'mutants', *names])}")  # fmt: skip
-    start, total = time.monotonic(), len(checks) + len(mutants)
-    done = 0
-
-    def say(what: str, seconds: float) -> None:
-        nonlocal done
-        done += 1
-        spent = time.monotonic() - start
-        print(f"[{done}/{total}, {spent:.0f} s] {what} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-
-    def tick(r: Result) -> None:
-        say(f"{r.name}: {r.status}", r.seconds)
-
-    results = run(checks, setting, tick)
-    killed = []
-    for name in mutants:
-        killed += faulty.run(setting, [name])
-        say(f"mutant {name}: {killed[-1].killed_by or 'SURVIVED'}", killed[-1].seconds)
+    start = time.monotonic()
+    deadline = start + (args.budget or (BUDGET if setting.device.type == "cuda" else math.inf))
+    results, killed = _all(args, setting, checks, mutants, deadline)
     tested = earlier is not None and earlier["tests"] is not None and earlier["tests"]["exit"] == 0
-    tests = _gpu_tests() if setting.device.type == "cuda" and not (args.no_tests or args.only or tested) else None
+    tests = None
+    if setting.device.type == "cuda" and not (args.no_tests or args.only or tested):
+        from contracts.suite import gpu_tests
+
+        tests = gpu_tests(_jobs(args, setting), max(60.0, deadline - time.monotonic()))
     data = report.build(
         book, setting, results, mutants=killed, every_mutant=names, tests=tests, seconds=time.monotonic() - start,
         commit=args.commit, earlier=earlier,
@@ -135,9 +126,65 @@ def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
     return 0 if data["passed"] else 1
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _jobs(args: argparse.Namespace, setting: Setting) -> int:
+    return int(args.jobs or (min(12, _cores()) if setting.device.type == "cuda" else 1))
+
+
+def _all(
+    args: argparse.Namespace, setting: Setting, checks: list[Check], mutants: list[str], deadline: float
+) -> tuple[list[Result], list[MutantResult]]:
+    """Run them here, one after the other, or in processes: the checks on the device, mutants in the interpreter."""
+    from contracts import mutants as faulty
+    from contracts.parallel import CHECK, INTERPRETER, MUTANT, Group, Task, in_parallel
+    from contracts.running import Result, longest_first, run
+
+    what = {m.name: m.what for m in faulty.MUTANTS}
+    start, total, done = time.monotonic(), len(checks) + len(mutants), 0
+
+    def tick(r: Result | faulty.MutantResult) -> None:
+        nonlocal done
+        done += 1
+        said = f"{r.name}: {r.status}" if isinstance(r, Result) else f"mutant {r.name}: {r.killed_by or 'SURVIVED'}"
+        bad = r.message if isinstance(r, Result) else r.error
+        print(f"[{done}/{total}, {time.monotonic() - start:.0f} s] {said} ({r.seconds:.1f} s)" + (f": {bad}" if bad else ""),
+              file=sys.stderr, flush=True)  # fmt: skip
+
+    def lost(task: Task, reason: str, seconds: float) -> Result | faulty.MutantResult:
+        if task.kind == CHECK:
+            return Result(task.name, "error", seconds, None, reason)
+        return faulty.MutantResult(task.name, what[task.name], None, seconds, reason)
+
+    jobs = _jobs(args, setting)
+    if setting.device.type == "cpu" and jobs == 1:
+        results = run(checks, setting, tick)
+        killed = []
+        for name in mutants:
+            killed += faulty.run(setting, [name])
+            tick(killed[-1])
+        return results, killed
+    tasks = [Task(CHECK, name) for name in longest_first([c.name for c in checks])]
+    faults = [Task(MUTANT, name) for name in mutants]
+    if setting.device.type == "cpu":
+        groups = [Group([*tasks, *faults], jobs, "cpu", True, False, INTERPRETER)]
+    else:
+        groups = [
+            Group(tasks, jobs, "cuda", setting.interpreted, setting.full),
+            Group(faults, max(1, _cores() - jobs), "cpu", True, False, INTERPRETER, idle=True),
+        ]
+    answers = in_parallel(groups, lost, tick, limit=args.limit or LIMIT, deadline=deadline)
+    return [a for a in answers if isinstance(a, Result)], [a for a in answers if not isinstance(a, Result)]
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run what the arguments say; returns the exit status."""
     args = _arguments(argv)
+    for name in ("jobs", "limit", "budget"):
+        if (value := getattr(args, name)) is not None and not value > 0:
+            return _stop(f"--{name}: {value} is not above 0")
     # Triton decides when it is imported whether it interprets.
     import torch
 

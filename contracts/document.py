@@ -145,7 +145,8 @@ def _mutants(report: dict[str, Any] | None) -> list[str]:
         return []
     rows = [f"| `{m['name']}` | {_cell(m['what'])} | {'`' + m['killed_by'] + '`' if m['killed_by'] else '**survived**'} |"
             for m in report["mutants"]]  # fmt: skip
-    return ["", "## Mutants", "", "Faulty variants of kernels and formats, each killed by a check.", "",
+    return ["", "## Mutants", "", "Faulty variants of kernels and formats, each killed by a check: run by Triton's interpreter "
+            "(INTERPRETED) at reduced amounts, on the machine of the run.", "",
             "| mutant | what is wrong with it | killed by |", "|---|---|---|", *rows]  # fmt: skip
 
 

@@ -136,6 +136,7 @@ def build(
         "checks": checks,
         "obligations": _obligations(book, checks),
         "mutants": killed,
+        "mutants_interpreted": True,
         "tests": tests,
     }
 
@@ -224,7 +225,7 @@ def print_results(report: dict[str, Any], console: Console) -> None:
         if c["message"]:
             console.print(f"{c['name']}: {c['status']}: {c['message']}", markup=False, style="red")
     if report["mutants"]:
-        mutants = Table(title="Mutants", title_justify="left", header_style="bold")
+        mutants = Table(title="Mutants (INTERPRETED, reduced amounts)", title_justify="left", header_style="bold")
         for head in ("mutant", "what is wrong with it", "killed by"):
             mutants.add_column(head)
         for m in report["mutants"]:
@@ -240,7 +241,7 @@ def last_line(report: dict[str, Any]) -> str:
     said = [f"{len(report['checks']) - len(bad)} of {len(report['checks'])} checks passed",
             f"{whole(report['cases'])} cases, {whole(report['cells'])} cells"]  # fmt: skip
     if report["mutants"]:
-        said.append(f"{len(report['mutants']) - len(survived)} of {len(report['mutants'])} mutants killed")
+        said.append(f"{len(report['mutants']) - len(survived)} of {len(report['mutants'])} mutants killed (INTERPRETED)")
     if report["tests"] is not None:
         said.append(f"pytest -m gpu: {report['tests']['last_line']}")
     if not report["complete"]:

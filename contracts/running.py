@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from contracts.discharge import Check, Outcome, Setting, Violation
 
-__all__ = ["Result", "run", "select"]
+__all__ = ["Result", "longest_first", "run", "select"]
+
+LONGEST = (
+    "dither.streams", "meter.options", "meter.one_token", "extend.options", "witness.layout", "witness.query_side",
+    "witness.bound_of_one_token", "meter.envelope", "int8.deterministic_bounds", "meter.long_sequences",
+    "request.token_share", "merge.vanished", "crosscheck.four_ways", "extend.packed", "meter.half_step",
+    "request.failures", "extend.no_claim", "int8.codes", "output.error_of_output", "meter.tier_a",
+)  # fmt: skip
+"""What takes longest on a GPU, mostly compiling, longest first: begun first where several processes share the work."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,12 @@ def select(checks: dict[str, Check], only: Iterable[str]) -> list[Check]:
         if name not in checks and not any(c.startswith(f"{name}.") for c in checks):
             raise KeyError(name)
     return [c for c in checks.values() if not asked or c.name in asked or c.name.partition(".")[0] in asked]
+
+
+def longest_first(names: Iterable[str]) -> list[str]:
+    """The names in the order in which several processes should begin them."""
+    place = {name: i for i, name in enumerate(LONGEST)}
+    return sorted(names, key=lambda name: place.get(name, len(place)))
 
 
 def run(checks: Iterable[Check], setting: Setting, tick: Callable[[Result], None]) -> list[Result]:
