@@ -27,11 +27,9 @@ def serve(scheme: Scheme, seed: int, layers: set[int] | None = None) -> Hook:
         if layers is not None and call.layer not in layers:
             return None
         tokens = call.key.shape[-2]
-        k, v = (
-            scheme(x[0], Site.contiguous(tokens, layer=call.layer, side=side, seed=seed)).x_hat[None]
-            for x, side in ((call.key, "k"), (call.value, "v"))
-        )
-        return k, v
+        k = scheme(call.key[0], Site.contiguous(tokens, layer=call.layer, side="k", seed=seed)).x_hat
+        v = scheme(call.value[0], Site.contiguous(tokens, layer=call.layer, side="v", seed=seed)).x_hat
+        return k[None], v[None]
 
     return hook
 
@@ -85,4 +83,5 @@ def spearman(x: Tensor, y: Tensor) -> float:
     rank = [v.double().argsort().argsort().double() for v in (x, y)]
     a, b = (r - r.mean() for r in rank)
     norm = float(a.norm() * b.norm())
-    return float(a @ b) / norm if norm > 0 and len(x.unique()) > 1 and len(y.unique()) > 1 else float("nan")
+    constant = bool((x == x[0]).all() | (y == y[0]).all())
+    return float(a @ b) / norm if norm > 0 and not constant else float("nan")

@@ -31,7 +31,8 @@ def layers(setting: Setting) -> Iterator[tuple[Activations, int, LayerActivation
 def served_keys(scheme: Scheme, layer: LayerActivations, side: ExactAttention, index: int, seed: int) -> Served:
     """What the scheme serves for a layer's keys in a fresh cache."""
     keys = layer.k.to(side.k.device)
-    return scheme(keys, Site.contiguous(keys.shape[1], layer=index, side="k", seed=seed))
+    slots = torch.arange(keys.shape[1], device=keys.device)  # on the device, so that the dither is drawn there
+    return scheme(keys, Site(index, "k", slots, torch.zeros_like(slots), seed))
 
 
 @dataclass(frozen=True, eq=False)

@@ -169,6 +169,16 @@ class Setting:
         return self._exact[bands]
 
     def about(self) -> dict[str, Any]:
-        """The model's identity and shape and the texts; empty where nothing was recorded."""
-        done = "recordings" in self.__dict__ or "_recorded" in self.__dict__
-        return job.about(self.recordings) if done else {}
+        """The model's name and shape and the texts that were recorded; empty where there is neither."""
+        if "recordings" in self.__dict__ or "_recorded" in self.__dict__:
+            found = job.about(self.recordings)
+        elif "loaded" in self.__dict__:
+            g = self.loaded.geometry
+            found = {
+                "model": self.loaded.name, "fingerprint": self.loaded.fingerprint, "model_type": g.model_type,
+                "layers": g.layers, "heads": g.heads, "kv_heads": g.kv_heads, "head_dim": g.head_dim,
+                "dtype": str(self.dtype), "texts": {},
+            }  # fmt: skip
+        else:
+            return {}
+        return found | {"model": Path(str(found["model"])).name}  # a name, not a place on this machine

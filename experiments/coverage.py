@@ -28,7 +28,7 @@ LIMITS = (
     "non-adaptive reading speaks."
 )
 DELTAS = [0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9]
-OPTIONS: dict[str, Any] = {"deltas": DELTAS, "seeds": 4}
+OPTIONS: dict[str, Any] = {"deltas": DELTAS, "seeds": 3}
 NAMES = ("deterministic", "adaptive", "non-adaptive")
 
 
@@ -58,7 +58,7 @@ def _tokens_outside(setting: Setting, seed: int, delta: float) -> dict[str, Any]
 
 def run(setting: Setting) -> dict[str, Any]:
     """Every budget and seed."""
-    seeds = 2 if setting.quick else setting.option("seeds", 4)
+    seeds = 2 if setting.quick else setting.option("seeds", 3)
     rows: list[dict[str, Any]] = []
     violations = 0
     for delta in [0.5, 0.01] if setting.quick else setting.option("deltas", DELTAS):

@@ -111,5 +111,6 @@ def draw(result: dict[str, Any]) -> Any:
             ax.axhline(s["kl_all"], color="#b3261e", lw=1.1, ls="--", label="KL, all layers")
             ax.axhline(s["kl_sum"], color=style.GREY, lw=1.1, ls=":", label="sum of the layers")
         ax.set(yscale="log", xlabel="layer", ylabel="nats, total variation", title=s["scheme"])
+        ax.set_xticks(x[:: max(1, len(x) // 10)])
         ax.legend(fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

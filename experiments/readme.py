@@ -38,7 +38,7 @@ def _where(r: dict[str, Any]) -> str:
         texts = ", ".join(f"{n} {t['tokens']} tokens and {t['queries']} queries" for n, t in about["texts"].items())
         parts.append(
             f"{about['model']} ({about['layers']} layers, {about['heads']} query and {about['kv_heads']} KV heads, "
-            f"d = {about['head_dim']}, {about['dtype'].removeprefix('torch.')}); {texts}"
+            f"d = {about['head_dim']}, {about['dtype'].removeprefix('torch.')})" + (f"; {texts}" if texts else "")
         )
     parts.append(f"{r['device']}, torch {versions['torch']}, triton {versions['triton']}, seed {r['seed']}, {r['seconds']} s")
     parts.append(f"{r['date']}, commit {(r['commit'] or 'unknown')[:12]}{'+changes' if '+' in (r['commit'] or '') else ''}")

@@ -178,6 +178,5 @@ def _tightness(ax: Any, found: list[dict[str, Any]]) -> None:
         ax.hlines(y, low, high, color=colour, lw=2)
         ax.plot(middle, y, "o", color=colour, ms=3.5, label=FORM_NAMES[form])
     ax.set_yticks(range(len(found)), [s["scheme"] for s in reversed(found)], fontsize=7.5)
-    ax.set(xlabel="decades above the truth, 5 to 95 %", title="tightness [measured]")
+    ax.set(xlabel="decades above the truth, 5 to 95 %", title="tightness, same colours [measured]")
     ax.set_xlim(left=0)
-    ax.legend(fontsize=7.5, loc="lower right")

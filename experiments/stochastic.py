@@ -33,7 +33,7 @@ LIMITS = (
     "control says that the count of violations is able to fail, not that it would notice every wrong law."
 )
 DELTAS = [0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5]
-OPTIONS: dict[str, Any] = {"seeds": 2}
+OPTIONS: dict[str, Any] = {"seeds": 1}
 CASES = ("dither, recorded keys", "dither, half-way keys", "stochastic, recorded keys", "stochastic, half-way keys")
 
 
@@ -41,7 +41,7 @@ def half_way(k: Tensor, seed: int) -> Tensor:
     """Keys of the same scales, every channel half-way between two codes; float32, exact."""
     base = schemes.get("dither_int8")(k.float(), Site.contiguous(k.shape[-2], seed=seed))
     assert base.step is not None
-    amax = torch.cat([p.abs().amax(-1, keepdim=True).expand_as(p) for p in k.float().split(GROUP, -1)], -1)
+    amax = torch.cat([p.abs().amax(-1, keepdim=True).expand_as(p) for p in torch.split(k.float(), GROUP, -1)], -1)
     s = torch.where(base.step > 0, base.step / (1 + 2.0**-14), 1.0).to(torch.float16).float()
     n = (k.float() / s - 0.5).round().clamp(-127, 126)  # the largest stays the largest: 126.5 steps
     return torch.where(amax > 0, (n + 0.5) * s, 0.0)
@@ -49,7 +49,8 @@ def half_way(k: Tensor, seed: int) -> Tensor:
 
 def _served(case: str, keys: Tensor, i: int, seed: int) -> tuple[Served, Served]:
     """What is served, and the dithered record whose steps it is held against."""
-    site = Site.contiguous(keys.shape[1], layer=i, side="k", seed=seed)
+    slots = torch.arange(keys.shape[1], device=keys.device)  # on the device, so that the dither is drawn there
+    site = Site(i, "k", slots, torch.zeros_like(slots), seed)
     dithered = schemes.get("dither_int8")(keys, site)
     return (dithered if case.startswith("dither") else schemes.get("stochastic_int8")(keys, site)), dithered
 
@@ -86,9 +87,12 @@ def _one(case: str, layer: LayerActivations, side: Any, i: int, seed: int, tally
 
 def run(setting: Setting) -> dict[str, Any]:
     """Tally every case; ``violations`` counts errors beyond the proved step, ``control_caught`` says that the control fails."""
-    seeds = 1 if setting.quick else setting.option("seeds", 2)
-    cases = {c: {"tokens": 0, "energy": 0.0, "largest": 0.0, "beyond_step": 0, "outside": [0] * len(DELTAS),
-                 "outside_three": [0] * len(DELTAS)} for c in CASES}  # fmt: skip
+    seeds = 1 if setting.quick else setting.option("seeds", 1)
+    cases: dict[str, dict[str, Any]] = {
+        c: {"tokens": 0, "energy": 0.0, "largest": 0.0, "beyond_step": 0, "outside": [0] * len(DELTAS),
+            "outside_three": [0] * len(DELTAS)}
+        for c in CASES
+    }  # fmt: skip
     for case, tally in cases.items():
         setting.say(case)
         for s in range(seeds):

@@ -127,7 +127,8 @@ def _variant(
         found = []
         for i, (layer, side) in enumerate(zip(recording.layers, exact, strict=True)):
             of = kept_channels(scheme, None if channels is None else channels[i], layer.k.shape[-1])
-            site = Site.contiguous(layer.k.shape[1], layer=i, side="k", seed=config.seed)
+            slots = torch.arange(layer.k.shape[1], device=side.k.device)  # on the device, so that the dither is drawn there
+            site = Site(i, "k", slots, torch.zeros_like(slots), config.seed)
             served = of(layer.k.to(side.k.device), site)
             found.append(layer_traffic(side, served, budget, config.taus, config.guarantee))
         violations += sum(x.violations for x in found)

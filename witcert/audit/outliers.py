@@ -30,13 +30,19 @@ def _channels(pairs: Tensor, head_dim: int, pairing: str) -> Tensor:
     return torch.stack((2 * pairs, 2 * pairs + 1), -1).flatten(-2)
 
 
+def _grouped(x: Tensor) -> Tensor:
+    """[..., d] as [..., groups, 32], the last group filled up with zeros."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % GROUP))
+    return padded.reshape(*x.shape[:-1], -1, GROUP)
+
+
 def _left(magnitude: Tensor, weight: Tensor, pairs: Tensor) -> Tensor:
     """Mean over tokens of sum_c s_c |q_c| without each pair, s_c the largest magnitude of the group of c; [Hkv, pairs].
 
     magnitude [Hkv, T, d], weight [Hkv, d], pairs [P, 2]. A pair takes at most two channels out of a group, so the largest of
     the others is among the three largest.
     """
-    groups = torch.nn.functional.pad(magnitude, (0, -magnitude.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP))
+    groups = _grouped(magnitude)
     count = groups.shape[2]
     top, where = groups.topk(3, -1)  # [Hkv, T, groups, 3]
     channel = where + GROUP * torch.arange(count, device=where.device)[:, None]
@@ -44,8 +50,7 @@ def _left(magnitude: Tensor, weight: Tensor, pairs: Tensor) -> Tensor:
     scale = top.gather(-1, free.argmax(-2)).mean(1)  # [Hkv, groups, P]
     each = torch.zeros(len(weight), len(pairs), count, device=weight.device)
     each.scatter_add_(2, (pairs // GROUP).expand(len(weight), -1, -1), weight[:, pairs])  # what a pair takes from a group
-    total = torch.nn.functional.pad(weight, (0, -weight.shape[-1] % GROUP)).unflatten(-1, (-1, GROUP)).sum(-1)
-    return (scale * (total[..., None] - each.transpose(1, 2))).sum(1)
+    return (scale * (_grouped(weight).sum(-1)[..., None] - each.transpose(1, 2))).sum(1)
 
 
 def rank_pairs(recording: Activations, count: int, device: str = "cpu") -> Tensor:

@@ -50,7 +50,8 @@ class LayerTraffic:
 
 def _blocks(x: Tensor, value: float = 0.0) -> Tensor:
     """[..., T] as [..., pages, PAGE], the last page filled up."""
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % PAGE), value=value).unflatten(-1, (-1, PAGE))
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % PAGE), value=value)
+    return padded.reshape(*x.shape[:-1], -1, PAGE)
 
 
 def _prefix_meters(p: Tensor, c: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
