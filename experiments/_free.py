@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments import _pools
 from experiments._truth import Exact, Violations, exact_of, served_keys
 from experiments.common import Setting
 from witcert.budget import Budget
@@ -114,5 +115,5 @@ def aligned_control(setting: Setting, cells: int) -> dict[str, Any]:
     truth, adaptive, weak = (torch.cat(x).flatten() for x in zip(*found, strict=True))
     return {
         "head_dim": d, "queries": len(truth), "violations": out.to_json(), "largest_tv": float(truth.max()),
-        "sample": torch.stack((truth, adaptive, weak), 1)[:: max(1, len(truth) // 250)].tolist(),
+        "sample": _pools.points(*(x[:: max(1, len(truth) // 250)] for x in (truth, adaptive, weak))),
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import HEAD_DIMS
 from witcert.store import CachePool, PoolConfig
 
-__all__ = ["CASES", "Case", "LayerData", "Work", "fill", "open_pool", "recorded", "spread", "synthetic"]
+__all__ = [
+    "CASES", "Case", "LayerData", "Work", "fill", "gate_of", "open_pool", "points", "recorded", "spread", "synthetic",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def spread(x: Tensor) -> dict[str, float | None]:
     return dict(zip(names, ordered[at].tolist(), strict=True))
 
 
-def several(found: dict[str, Any]) -> str:
-    """A count of violations in words."""
-    parts = [f"{name} {x['violations']} of {x['cells']}" for name, x in found.items()]
-    return ", ".join(parts)
+def points(*columns: Tensor) -> list[list[float]]:
+    """Rows of these columns for a picture, to four digits."""
+    rows: list[list[float]] = torch.stack([x.double().flatten().cpu() for x in columns], 1).tolist()
+    return [[float(f"{x:.4g}") for x in row] for row in rows]

@@ -32,7 +32,7 @@ LIMITS = (
 )
 Off = Literal["off"]
 OPTIONS: dict[str, Any] = {"batch": 8, "prompt": 256, "new": 32, "tau_dither": 0.05, "control": 256}
-SAMPLES = 600
+SAMPLES = 400
 
 
 def _runs(setting: Setting) -> list[tuple[str, dict[str, Any], Gate | Off]]:
@@ -73,7 +73,7 @@ def _generate(setting: Setting, how: dict[str, Any], gate: Gate | Off, batch: in
             "cells": len(meter), "violations": watch.violations.below[label],
             "least_excess": watch.violations.least[label], "meter": _pools.spread(meter), "tv": _pools.spread(truth),
             "over": _pools.spread((meter / truth)[truth > 0]),
-            "sample": torch.stack((truth[pick], meter[pick]), 1).tolist(),
+            "sample": _pools.points(truth[pick], meter[pick]),
         })  # fmt: skip
     return {
         "steps": watch.steps, "sequences": batch, "prompt": prompt, "new_tokens": int(text.shape[1] - prompt),

@@ -98,7 +98,7 @@ class _Cells:
             "fall": _pools.spread(ratio), "share_below_10": float((ratio < FALL).double().mean()) if len(ratio) else None,
             **{name: _pools.spread(of[name]) for name in self.NUMBERS},
             "violations": self.violations.to_json(),
-            "sample": [[of["error_before"][i].item(), of["error_after"][i].item()] for i in pick],
+            "sample": _pools.points(of["error_before"][pick], of["error_after"][pick]),
         }  # fmt: skip
 
 
@@ -179,16 +179,16 @@ def draw(result: dict[str, Any]) -> Any:
     figure, panels = style.axes(len(names))
     for axis, name in zip(panels, names, strict=True):
         of = [c for c in result["cases"] if c["case"] == name]
-        low, high = 1e-5, 1.0
+        low, high = 1e-3, 1e-2
         for i, mode in enumerate(MODES):
             points = [p for c in of if c["mode"] == mode for p in c["sample"] if p[0]]
             x, y = ([max(float(p[j]), 1e-6) for p in points] for j in (0, 1))
             axis.scatter(x, y, s=5, alpha=0.4, color=style.CURVES[i], label=f"{mode} repair", edgecolors="none")
-            low, high = min([low, *x, *y]), max([high, *x])
+            low, high = min([low, *x]), max([high, *x])
         axis.plot([low, high], [low, high], color=style.GREY, lw=0.8)
         axis.plot([low, high], [low / FALL, high / FALL], color=style.GREY, lw=0.8, ls="--")
         axis.set(xscale="log", yscale="log", xlabel="relative output error before", title=f"{name}, τ = {of[0]['tau']:g}")
-        axis.set_ylim(low / 3, high * 2)
+        axis.set(xlim=(low / 2, high * 2), ylim=(3e-5, high * 2))
     panels[0].set_ylabel("after (dashed: a tenth)")
     panels[0].legend(loc="upper left")
     return figure

@@ -105,6 +105,8 @@ def test_loop(setting: Setting, tmp_path: Path) -> None:
         assert r["step_seconds"] > 0
         assert r["tokens_per_second"] == pytest.approx(1 / r["step_seconds"])
         assert r["peak_bytes"] is None
+    assert rows["dither_int8, Tier B, gate at τ = 0.2"]["side_bytes"] > 0
+    assert rows["exact, metered"]["side_bytes"] == 0
     assert rows["int8, half-step meter, gate off"]["cache_bytes"] < rows["exact, metered"]["cache_bytes"]
     assert rows["exact, no meter"]["same_tokens"] == 1.0
 
