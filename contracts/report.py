@@ -224,6 +224,8 @@ def print_results(report: dict[str, Any], console: Console) -> None:
     for c in report["checks"]:
         if c["message"]:
             console.print(f"{c['name']}: {c['status']}: {c['message']}", markup=False, style="red")
+    for name in (report["tests"] or {}).get("failed", ()):
+        console.print(f"pytest -m gpu: failed: {name}", markup=False, style="red")
     if report["mutants"]:
         mutants = Table(title="Mutants (INTERPRETED, reduced amounts)", title_justify="left", header_style="bold")
         for head in ("mutant", "what is wrong with it", "killed by"):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +106,52 @@ def test_a_group_may_use_the_places_of_others() -> None:
     assert {a.message for a in answers if a.name != "alone"} == {"ok on cpu"}
     assert [a.message for a in answers if a.name == "alone"] == ["ok on cuda"]
     assert 1 < len({a.process for a in answers if a.name != "alone"}) <= 3
+
+
+def test_on_a_gpu_the_mutants_run_in_the_interpreter_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from contracts import __main__ as command
+    from contracts import mutants
+    from contracts.discharge import CHECKS, Setting
+
+    seen: list[Group] = []
+
+    def in_parallel(groups: list[Group], lost: Any, tick: Any, **limits: float) -> list[Any]:
+        seen.extend(groups)
+        answers = [lost(task, "no GPU here", 0.0) for group in groups for task in group.tasks]
+        for answer in answers:
+            tick(answer)
+        return answers
+
+    assert mutants.MUTANTS
+    monkeypatch.setattr(parallel, "in_parallel", in_parallel)
+    monkeypatch.setattr(command, "_cores", lambda: 16)
+    args = command._arguments(["--limit", "7"])
+    gpu = Setting(torch.device("cuda"), interpreted=False, full=True)
+    results, killed = command._all(args, gpu, [CHECKS[x] for x in sorted(CHECKS)], ["lost_split"], time.monotonic() + 9.0)
+    checks, faults = seen
+    assert (checks.device, checks.interpreted, checks.full, checks.jobs) == ("cuda", False, True, 12)
+    assert (faults.device, faults.interpreted, faults.full, faults.jobs) == ("cpu", True, False, 4)
+    assert faults.environment["TRITON_INTERPRET"] == "1"
+    assert faults.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert sorted(r.name for r in results) == sorted(CHECKS)
+    assert {r.status for r in results} == {"error"}
+    assert [(m.name, m.killed_by, m.error) for m in killed] == [("lost_split", None, "no GPU here")]
+
+
+def test_real_checks_and_mutants_in_processes(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    asked = ["rounding.ru16_exhaustive", "corollaries.statements", "package_ru16_truncates"]
+    command = [sys.executable, "-m", "contracts", "--device", "cpu", "--jobs", "2", "--out", str(out), "--only", *asked]
+    r = subprocess.run(command, cwd=suite.ROOT, capture_output=True, text=True, check=False)
+    assert r.returncode == 0, r.stderr
+    assert len(re.findall(r"^\[\d/3, ", r.stderr, re.MULTILINE)) == 3
+    data = json.loads(out.read_text())
+    assert {c["name"] for c in data["checks"]} == set(asked[:2])
+    assert all(c["status"] == "passed" and c["cases"] > 0 for c in data["checks"])
+    assert data["mutants"][0]["killed_by"] == "rounding.ru16_exhaustive"
+    assert data["mutants_interpreted"]
 
 
 def test_the_longest_come_first_and_none_is_lost() -> None:
