@@ -151,6 +151,7 @@ def draw(result: dict[str, Any]) -> Any:
                      label=f"{name} [{label}]")  # fmt: skip
     axes[0].set(xscale="log", xlabel="failure budget δ of a request", ylabel=f"cells with meter ≤ {result['tau']:g}, %",
                 title="coverage [measured]")  # fmt: skip
+    axes[0].set_ylim(top=100.5)
     axes[0].legend(fontsize=8)
     for name in NAMES:
         colour, dash = looks[name]
