@@ -212,6 +212,9 @@ def main(argv: list[str] | None = None) -> int:
 
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if interpreted:
+        from contracts.interpreter import mend
+
+        mend()
         print("contracts: no GPU: kernels are INTERPRETED, amounts reduced; this does not validate a GPU", flush=True)
     return _run(args, book, Setting(device, interpreted, full=device.type == "cuda" and not interpreted))
 

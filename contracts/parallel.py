@@ -61,9 +61,11 @@ def _serve(pipe: Connection, group: Group) -> None:
 
     from contracts import checks, running
     from contracts.discharge import CHECKS, Setting
+    from contracts.interpreter import mend
 
     assert checks.__file__
     if group.interpreted:
+        mend()
         warnings.filterwarnings("ignore", category=RuntimeWarning)  # the interpreter's, on NaN and overflow
     torch.set_num_threads(1 if group.interpreted else 2)
     setting = Setting(torch.device(group.device), group.interpreted, group.full)
