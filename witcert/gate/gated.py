@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import PageTable
 from witcert.store import CachePool, ops
+from witcert.store.tables import upload
 
 __all__ = ["Attended", "GatedPool"]
 
@@ -146,11 +148,12 @@ class GatedPool:
                 break
             whole = self.gate.mode == "head" or attempt == self.gate.rounds or window is not None
             done = 0
+            planned = None if whole else self._planned(layer, q, seqs, rows, left, output.lse, how)
             for b in rows:
-                heads = left[b].nonzero().flatten().tolist()
-                items = self._whole(layer, seqs[b], heads) if whole else (
-                    self._planned(layer, q[b], table, b, seqs[b], heads, output.lse[b], how)
-                )  # fmt: skip
+                if planned is not None:
+                    items = planned[b]
+                else:
+                    items = self._whole(seqs[b], left[b].nonzero().flatten().tolist())
                 n, size, unable = self.repairs.repair(layer, items)
                 done, refused = done + n, refused + unable
                 pages[b], moved[b] = pages[b] + n, moved[b] + size
@@ -179,48 +182,57 @@ class GatedPool:
             readings.append(Reading(label, put(old.log_a, r.log_a), put(old.c_max, r.c_max)))
         return DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
 
-    def _whole(self, layer: int, seq: int, heads: list[int]) -> list[tuple[int, int]]:
+    def _whole(self, seq: int, heads: list[int]) -> list[tuple[int, int]]:
         """Every page of these KV heads."""
         return [(page, head) for head in heads for page in self.pool.allocator.pages_of(seq)]
 
     def _planned(
-        self, layer: int, q: Tensor, table: PageTable, row: int, seq: int, heads: list[int], lse: Tensor, how: _How
-    ) -> list[tuple[int, int]]:
-        """The pages that bring these KV heads to tau, by prediction from sums over blocks of pages.
+        self, layer: int, q: Tensor, seqs: Sequence[int], rows: list[int], fired: Tensor, lse: Tensor, how: _How
+    ) -> dict[int, list[tuple[int, int]]]:
+        """For each row, the pages that bring its fired KV heads to tau, by prediction from sums over blocks of pages.
 
-        Each block is read as a sequence of its own: LSE, A and C of a block are its mass, its ``up`` and its largest c.
+        Each block is read as a sequence of its own, all in one call: LSE, A and C of a block are its mass, its ``up`` and its
+        largest c. The prediction itself is made on the host, from one transfer.
         """
         assert self.repairs is not None
-        owned, size = self.pool.allocator.pages_of(seq), table.page_size
-        per = max(1, 16 // size, -(-len(owned) // MAX_BLOCKS))  # pages of a block
-        blocks = -(-len(owned) // per)
-        device = q.device
-        column = torch.arange(blocks * per, device=device).view(blocks, per)
-        here = (column < len(owned)).view(-1)
-        listed = torch.where(here, table.pages[row, column.view(-1).clamp(max=len(owned) - 1)], 0).view(blocks, per)
-        lens = (self.pool.length(seq) - torch.arange(blocks, device=device) * (per * size)).clamp(0, per * size)
-        short = PageTable(listed.int().contiguous(), lens.int(), size)
+        size, device = self.pool.config.page_size, q.device
+        owned = [self.pool.allocator.pages_of(seqs[b]) for b in rows]
+        per = max(1, 16 // size, *(-(-len(pages) // MAX_BLOCKS) for pages in owned))  # pages of a block
+        counts = [-(-len(pages) // per) for pages in owned]
+        listed = np.zeros((sum(counts), per), np.int64)
+        lens = np.zeros(sum(counts), np.int64)
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        for b, pages, start, count in zip(rows, owned, starts, counts, strict=False):
+            listed[start : start + count].reshape(-1)[: len(pages)] = pages
+            rest = self.pool.length(seqs[b]) - np.arange(count) * (per * size)
+            lens[start : start + count] = rest.clip(0, per * size)
+        short = PageTable(upload(listed, torch.int32, device), upload(lens, torch.int32, device), size)
         side = self.repairs.side_table(layer, short)
-        part = None if side is None else PagePart(side[0], 0)
+        asked = q[torch.tensor(rows, device=device).repeat_interleave(torch.tensor(counts, device=device))]
         got = ops.decode(
-            self.pool, layer, q[None].expand(blocks, *q.shape).contiguous(), short, scale=how.scale, meter=how.meter,
-            softcap=how.softcap, part=part,
+            self.pool, layer, asked.contiguous(), short, scale=how.scale, meter=how.meter, softcap=how.softcap,
+            part=None if side is None else PagePart(side[0], 0),
         )  # fmt: skip
         reading = self._deciding(got.readings)
-        mass = (got.lse.double() - lse.double()).exp().T  # [Hq, blocks]
-        up = mass * reading.log_a.double().exp().T
-        up = torch.where(mass == 0, 0.0, up)
-        down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
-        c_max = reading.c_max.double().T
-        rest = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
-        group, items = q.shape[0] // self.pool.config.kv_heads, []
-        for head in heads:
-            of = slice(head * group, (head + 1) * group)
-            left = self.repairs.residual(layer, head, q[of], how.scale)
-            sums = BlockSums(mass[of], up[of], down[of], c_max[of], rest[of], rest[of] * left.exp(), left)
-            chosen = plan(sums, self.gate.tau, left).blocks.nonzero().flatten().tolist()
-            items += [(page, head) for j in chosen for page in owned[j * per : (j + 1) * per]]
-        return items
+        found = torch.stack((got.lse, reading.log_a, reading.c_max)).double().cpu()
+        whole, asking = lse.double().cpu(), q.detach().cpu()
+        group, tau = q.shape[1] // self.pool.config.kv_heads, self.gate.tau
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for i, b in enumerate(rows):
+            block_lse, log_a, c_max = found[:, starts[i] : starts[i + 1]].transpose(1, 2)  # [Hq, blocks]
+            mass = (block_lse - whole[b, :, None]).exp()
+            up = torch.where(mass == 0, 0.0, mass * log_a.exp())
+            down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
+            rest = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
+            items: list[tuple[int, int]] = []
+            for head in fired[b].nonzero().flatten().tolist():
+                of = slice(head * group, (head + 1) * group)
+                left = self.repairs.residual(layer, head, asking[b, of], how.scale)
+                sums = BlockSums(mass[of], up[of], down[of], c_max[of], rest[of], rest[of] * left.exp(), left)
+                chosen = plan(sums, tau, left).blocks.nonzero().flatten().tolist()
+                items += [(page, head) for j in chosen for page in owned[i][j * per : (j + 1) * per]]
+            wanted[b] = items
+        return wanted
 
     def _book(
         self, seqs: Sequence[int], first: Labelled, output: DecodeOutput, fired: Tensor, pages: list[int], moved: list[int]

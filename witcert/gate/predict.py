@@ -86,32 +86,35 @@ class Plan:
     predicted: Tensor
 
 
+def _prefixes(sums: BlockSums, order: Tensor, residual_c: Tensor) -> Tensor:
+    """:func:`predicted_meter` once the first 0, 1, ... blocks of the order are exact, all at once: [G, blocks + 1]."""
+    none = torch.zeros_like(sums.rest_mass)[:, None]
+
+    def outside(x: Tensor) -> Tensor:
+        return torch.cat((x[:, order].flip(1).cumsum(1).flip(1), none), 1)
+
+    n = outside(sums.up) + sums.rest_up[:, None]
+    m = (outside(sums.mass) + sums.rest_mass[:, None]).clamp(min=0.0)
+    y = torch.cat((none, sums.down[:, order].cumsum(1)), 1)
+    r = residual_c[:, None].exp()
+    ratio = torch.maximum((n + y * r) / (m + y), r)
+    ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
+    left = torch.cat((sums.c_max[:, order], sums.rest_c[:, None]), 1).flip(1).cummax(1).values.flip(1)  # NaN stays
+    repaired = torch.where(torch.arange(left.shape[1], device=left.device) > 0, residual_c[:, None], -torch.inf)
+    return bounds.meter(ratio.log(), torch.maximum(left, repaired) * (1.0 + 2.0**-20))
+
+
 def plan(sums: BlockSums, tau: float, residual_c: Tensor) -> Plan:
     """The fewest blocks, in decreasing contribution, after which every head is predicted to be at most tau.
 
     Contributions of several heads are compared by their largest. If no choice is predicted to do, all blocks are chosen.
     """
+    blocks = sums.mass.shape[1]
     worth = sums.contribution.amax(0) if sums.mass.shape[0] else sums.contribution.sum(0)  # [blocks]
     order = worth.argsort(descending=True, stable=True)
-    blocks = len(order)
-    # Prefixes of the order, by bisection: the predicted meter of a longer prefix is not always smaller, but whatever
-    # prefix is returned has itself been found to do.
-    low, high = 0, blocks
-
-    def first(count: int) -> Tensor:
-        mask = torch.zeros(1, blocks, dtype=torch.bool, device=order.device)
-        mask[0, order[:count]] = True
-        return mask
-
-    predicted = predicted_meter(sums, first(high), residual_c)[:, 0]
-    best = Plan(first(high)[0], predicted)
-    if bool((predicted <= tau).all()):
-        while low < high:
-            middle = (low + high) // 2
-            mask = first(middle)
-            predicted = predicted_meter(sums, mask, residual_c)[:, 0]
-            if bool((predicted <= tau).all()):
-                best, high = Plan(mask[0], predicted), middle
-            else:
-                low = middle + 1
-    return best
+    every = _prefixes(sums, order, residual_c)  # [G, blocks + 1]
+    enough = (every <= tau).all(0)
+    count = int(enough.int().argmax()) if bool(enough.any()) else blocks
+    chosen = torch.zeros(blocks, dtype=torch.bool, device=order.device)
+    chosen[order[:count]] = True
+    return Plan(chosen, every[:, count])

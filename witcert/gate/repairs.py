@@ -142,7 +142,8 @@ class Repairs:
         ``sum_b |q_b| RU16(gamma |k_b|)``, with Cauchy-Schwarz over the bands and RU16 within 2^-10 or 2^-24.
         """
         bands = self.pool.config.bands or 1
+        largest = self._norm[layer, head].to(q.device)
         norm: Tensor = torch.linalg.vector_norm(q.double(), dim=-1)
-        per_norm = self.pool.dot_gamma * self._norm[layer, head] * (1 + 2.0**-9) + bands**0.5 * 2.0**-24
+        per_norm = self.pool.dot_gamma * largest * (1 + 2.0**-9) + bands**0.5 * 2.0**-24
         bound: Tensor = scale * norm * per_norm * (1 + 2.0**-15) + 2.0**-58
         return bound
