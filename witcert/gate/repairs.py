@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import Tensor
 from witcert.errors import InputError, PoolFullError
 from witcert.kernels.formats import PageTable
 from witcert.store import CachePool
+from witcert.store.tables import upload
 
 __all__ = ["Repairs"]
 
@@ -29,18 +32,26 @@ class Repairs:
         if pool.backing is None or config.bands is None:
             missing = "backing=True" if pool.backing is None else "bands=16 or 8"
             raise InputError(f"the pool cannot be repaired: that needs {missing}")
-        self.pool = pool
+        self._pool = weakref.ref(pool)  # the pool's hook holds this: in a cycle, its memory would outlive it
         self.page_bytes = config.page_size * 4 * config.head_dim
         # side page of each repaired pair, or -1 where the format is repaired in place
         self._side: list[dict[tuple[int, int], int]] = [{} for _ in range(config.layers)]
         self._rows: list[dict[tuple[int, int], int]] = [{} for _ in range(config.layers)]  # rows that are exact
-        self._heads: list[dict[int, set[int]]] = [{} for _ in range(config.layers)]  # page -> heads
+        self._heads: list[dict[int, set[int]]] = [defaultdict(set) for _ in range(config.layers)]  # page -> heads
         self._norm = torch.zeros(config.layers, config.kv_heads, dtype=torch.float64, device=pool.device)
         self._map: Tensor | None = None
         if config.packed:
             shape = (config.layers, config.pages, config.kv_heads)
             self._map = torch.full(shape, -1, dtype=torch.int32, device=pool.device)
         pool.on_freed(self._forget)
+
+    @property
+    def pool(self) -> CachePool:
+        """The pool that is repaired."""
+        pool = self._pool()
+        if pool is None:
+            raise InputError("the pool of these repairs is gone")
+        return pool
 
     def is_exact(self, layer: int, page: int, head: int) -> bool:
         """Whether the page of the KV head was repaired."""
@@ -85,14 +96,14 @@ class Repairs:
             if sides is not None:
                 self.pool.side_free(layer, sides)
             raise
-        for i, (page, head) in enumerate(wanted):
-            self._side[layer][page, head] = -1 if sides is None else sides[i]
-            self._rows[layer][page, head] = int(self.pool.allocator.fill[page])
-            self._heads[layer].setdefault(page, set()).add(head)
+        self._side[layer].update(zip(wanted, [-1] * len(wanted) if sides is None else sides, strict=True))
+        self._rows[layer].update(zip(wanted, self.pool.allocator.fill[pages].tolist(), strict=True))
+        heads_of = self._heads[layer]
+        for page, head in wanted:
+            heads_of[page].add(head)
         if self._map is not None and sides is not None:
-            device = self._map.device
-            at = tuple(torch.tensor(x, dtype=torch.int64, device=device) for x in (pages, heads))
-            self._map[layer].index_put_(at, torch.tensor(sides, dtype=torch.int32, device=device))
+            at = tuple(upload(np.asarray(x, np.int64), torch.int64, self._map.device) for x in (pages, heads))
+            self._map[layer].index_put_(at, upload(np.asarray(sides, np.int64), torch.int32, self._map.device))
         return len(wanted), moved, refused
 
     def _reserve(self, layer: int, n: int) -> list[int]:
@@ -112,14 +123,17 @@ class Repairs:
         self._norm[layer] = torch.where(norm.isnan(), norm, torch.maximum(self._norm[layer], norm))
         if not self._side[layer]:
             return 0
-        written = np.unique(slots.cpu().numpy() // self.pool.config.page_size)
-        pairs = [(int(p), h) for p in written for h in sorted(self._heads[layer].get(int(p), ()))]
+        size = self.pool.config.page_size
+        rows = np.sort(slots.cpu().numpy())
+        written, first = np.unique(rows // size, return_index=True)
+        lowest = dict(zip(written.tolist(), (rows[first] % size).tolist(), strict=True))
+        pairs = [(p, h) for p in lowest for h in sorted(self._heads[layer].get(p, ()))]
         if not pairs:
             return 0
         sides = None if self._map is None else [self._side[layer][pair] for pair in pairs]
-        moved = self.pool.page_in(
-            layer, [p for p, _ in pairs], [h for _, h in pairs], sides, [self._rows[layer][pair] for pair in pairs]
-        )
+        # A row below those that are exact is written again after a truncation, or was reserved before the repair.
+        since = [min(self._rows[layer][pair], lowest[pair[0]]) for pair in pairs]
+        moved = self.pool.page_in(layer, [p for p, _ in pairs], [h for _, h in pairs], sides, since)
         for pair in pairs:
             self._rows[layer][pair] = int(self.pool.allocator.fill[pair[0]])
         return moved

@@ -17,7 +17,7 @@ import numpy as np
 from witcert.errors import InputError, PoolFullError
 from witcert.kernels.formats import PAGE_SIZES
 
-__all__ = ["MAX_EPOCH", "Moved", "PageAllocator", "Reservation"]
+__all__ = ["MAX_EPOCH", "Moved", "PageAllocator", "Reservation", "Slots"]
 
 MAX_EPOCH = 2**32 - 1
 Slots = np.ndarray[tuple[int], np.dtype[np.int64]]

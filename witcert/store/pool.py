@@ -17,7 +17,7 @@ from witcert.kernels.decode import BandMeter, HalfStepMeter, TierBMeter
 from witcert.kernels.decode.budget import dot_gamma
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import ExactStore, PageTable
-from witcert.store.allocator import Moved, PageAllocator
+from witcert.store.allocator import Moved, PageAllocator, Slots
 from witcert.store.backing import Backing
 from witcert.store.config import GIB, PoolConfig
 from witcert.store.ops import on_kernels
@@ -202,12 +202,21 @@ class CachePool:
             self._filling -= full
         self._filling = {p for p in self._filling if self.allocator.references(p)}
 
-    def rows_of(self, layer: int, page: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Slots of a page that the layer has written."""
-        rows = page * self.config.page_size + np.arange(self.allocator.fill[page])
-        if self._written[layer] == self._reserved:
-            return rows
-        return np.setdiff1d(rows, np.concatenate(self._pending)) if self._written[layer] else rows[:0]
+    def rows_of(self, layer: int, pages: Slots, since: Slots | None = None) -> tuple[Slots, Slots]:
+        """Slots of pages [P] that the layer has written, page by page, and which of the pages each is in (0..P-1).
+
+        since : first row of each page to list, [P]; None: all of them.
+        """
+        size = self.config.page_size
+        within = np.arange(size)
+        listed = within < self.allocator.fill[pages][:, None]  # [P, page_size]
+        if since is not None:
+            listed &= within >= since[:, None]
+        if self._written[layer] != self._reserved:
+            slots = pages[:, None] * size + within
+            listed &= ~np.isin(slots, np.concatenate(self._pending)) if self._written[layer] else False
+        item, row = listed.nonzero()
+        return pages[item] * size + row, item
 
     # ---- write and read
 

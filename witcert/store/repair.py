@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from witcert.errors import InputError
 from witcert.kernels.formats import ExactStore
 from witcert.kernels.page_in import page_in
+from witcert.store.allocator import Slots
 from witcert.store.backing import Backing
 from witcert.store.seal import Damage
 from witcert.store.tables import upload
@@ -23,13 +25,33 @@ if TYPE_CHECKING:
 __all__ = ["Repairs"]
 
 
+def _whole(name: str, values: Sequence[int] | Slots, end: int) -> Slots:
+    """The numbers as an array; InputError unless all are whole and in 0..end-1."""
+    x = np.asarray(values)
+    if not x.size and x.ndim == 1:
+        return np.empty(0, np.int64)
+    if x.ndim != 1 or x.dtype.kind not in "iu":
+        raise InputError(f"{name} is {x.dtype} {x.shape}; expected a list of whole numbers")
+    if x.min() < 0 or x.max() >= end:
+        raise InputError(f"{name} from {x.min()} to {x.max()}; expected numbers in 0..{end - 1}")
+    return x.astype(np.int64)
+
+
 class Repairs:
     """Repairs of one pool, and which (page, layer, head) were repaired in place."""
 
     def __init__(self, pool: CachePool) -> None:
-        self.pool = pool
-        self._exact: dict[int, set[tuple[int, int]]] = {}  # page -> (layer, head)
+        self._pool = weakref.ref(pool)  # the pool owns this: in a cycle, its memory would outlive it
+        self._exact: np.ndarray[tuple[int, int, int], np.dtype[np.bool_]] | None = None  # [pages, layers, Hkv]
         self.hooks: list[Callable[[Sequence[int]], None]] = []
+
+    @property
+    def pool(self) -> CachePool:
+        """The pool that is repaired."""
+        pool = self._pool()
+        if pool is None:
+            raise InputError("the pool of these repairs is gone")
+        return pool
 
     def _host(self) -> Backing:
         if self.pool.host is None:
@@ -39,14 +61,17 @@ class Repairs:
     def forget(self, pages: Iterable[int]) -> None:
         """These pages are free: what will be written there is not exact."""
         freed = list(pages)
-        for page in freed:
-            self._exact.pop(page, None)
+        if self._exact is not None and freed:
+            self._exact[freed] = False
         for hook in self.hooks if freed else ():
             hook(freed)
 
-    def _rows(self, layer: int, pages: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        found = [self.pool.rows_of(layer, page) for page in pages]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+    def _note(self, layer: int, pages: Slots, heads: Slots) -> None:
+        """These pairs are exact in place."""
+        if self._exact is None:
+            config = self.pool.config
+            self._exact = np.zeros((config.pages, config.layers, config.kv_heads), np.bool_)
+        self._exact[pages, layer, heads] = True
 
     def _fetch(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Exact keys and values of checked rows on the device of the pool. Waits for the device."""
@@ -65,21 +90,22 @@ class Repairs:
 
     def restore(self, layer: int, pages: Iterable[int]) -> None:
         """See :meth:`CachePool.restore`."""
-        pool, every = self.pool, list(pages)
-        numbers = self._rows(layer, every)
+        pool = self.pool
+        every = _whole("pages", list(pages), pool.config.pages)
+        numbers, _ = pool.rows_of(layer, every)
         rows = upload(numbers, torch.int64, pool.device)
         k, v = self._fetch(layer, rows)
         pool.set_epochs(numbers)
         pool._encode(layer, pool.stores[layer], k, v, rows)
-        pairs = [(page, head) for page in every for of, head in sorted(self._exact.get(page, ())) if of == layer]
-        if pairs:
-            self.page_in(layer, [p for p, _ in pairs], [h for _, h in pairs], None)
+        if self._exact is not None:
+            item, head = self._exact[every, layer].nonzero()
+            self.page_in(layer, every[item], head, None)
         seals = pool._seals
         if seals is not None:
-            seals.seal([layer], [page for page in every if seals.sealed(layer, page)])
+            seals.seal([layer], [page for page in every.tolist() if seals.sealed(layer, page)])
 
     def page_in(
-        self, layer: int, pages: Sequence[int], heads: Sequence[int], side_pages: Sequence[int] | None,
+        self, layer: int, pages: Sequence[int] | Slots, heads: Sequence[int] | Slots, side_pages: Sequence[int] | None,
         since: Sequence[int] | None = None,
     ) -> int:  # fmt: skip
         """See :meth:`CachePool.page_in`."""
@@ -87,39 +113,37 @@ class Repairs:
         host = self._host()
         if config.packed == (side_pages is None):
             raise InputError(f"side_pages={side_pages!r} with format={config.format!r}; packed formats are repaired beside")
-        beside = list(pages) if side_pages is None else list(side_pages)
-        if not len(pages) == len(heads) == len(beside):
-            raise InputError(f"{len(pages)} pages, {len(heads)} heads, {len(beside)} side pages; expected as many of each")
-        if any(not 0 <= h < config.kv_heads for h in heads) or any(not 0 <= p < config.pages for p in pages):
-            raise InputError(f"a page outside 0..{config.pages - 1} or a head outside 0..{config.kv_heads - 1}")
-        if side_pages is not None and not pool._side_taken[layer].issuperset(beside):
-            raise InputError(f"side pages {beside} of layer {layer} are not all taken")
         size = config.page_size
-        first = [0] * len(pages) if since is None else list(since)
-        if len(first) != len(pages) or any(not 0 <= n <= size for n in first):
-            raise InputError(f"since={first} is not a row in 0..{size} for each of {len(pages)} pages")
-        found = [rows[rows % size >= n] for rows, n in zip((pool.rows_of(layer, p) for p in pages), first, strict=True)]
-        numbers = np.concatenate(found) if found else np.empty(0, np.int64)
+        page, head = _whole("pages", pages, config.pages), _whole("heads", heads, config.kv_heads)
+        beside = page if side_pages is None else _whole("side_pages", side_pages, config.side_pages)
+        if not len(page) == len(head) == len(beside):
+            raise InputError(f"{len(page)} pages, {len(head)} heads, {len(beside)} side pages; expected as many of each")
+        if side_pages is not None:
+            own = set(beside.tolist())
+            if len(own) != len(beside) or not pool._side_taken[layer].issuperset(own):
+                raise InputError(f"side pages of layer {layer} are not all taken, or one is listed twice: {beside}")
+        first = None if since is None else _whole("since", since, size + 1)
+        if first is not None and len(first) != len(page):
+            raise InputError(f"since has {len(first)} rows for {len(page)} pages")
+        numbers, item = pool.rows_of(layer, page, first)
         if not len(numbers):
             return 0
-        places = np.concatenate([at * size + rows % size for at, rows in zip(beside, found, strict=True)])
-        head_of = np.repeat(np.asarray(heads, np.int64), [len(rows) for rows in found])
-        rows, slots, head = (upload(x, torch.int64, pool.device) for x in (numbers, places, head_of))
-        host.require(layer, rows, head)
+        places = beside[item] * size + numbers % size
+        rows, slots, of = (upload(x, torch.int64, pool.device) for x in (numbers, places, head[item]))
+        host.require(layer, rows, of)
         if side_pages is None:
             store = pool.stores[layer]
             assert isinstance(store, ExactStore)
-            self._copy(host.stores[layer], rows, store, slots, head)
-            for page, h in zip(pages, heads, strict=True):
-                self._exact.setdefault(page, set()).add((layer, h))
+            self._copy(host.stores[layer], rows, store, slots, of)
+            self._note(layer, page, head)
             if pool._seals is not None:
-                pool._seals.renew(layer, pages, heads)
+                pool._seals.renew(layer, page, head)
         else:
             exact = host.stores[layer]
             single = ExactStore(exact.k.view(-1, 1, config.head_dim), exact.v.view(-1, 1, config.head_dim))
-            self._copy(single, rows * config.kv_heads + head, pool.side[layer], slots, None)
+            self._copy(single, rows * config.kv_heads + of, pool.side[layer], slots, None)
             if pool._side_seals is not None:
-                pool._side_seals.seal([layer], beside)
+                pool._side_seals.seal([layer], beside.tolist())
         return len(numbers) * 4 * config.head_dim
 
     def _copy(self, host: ExactStore, rows: Tensor, store: ExactStore, slots: Tensor, heads: Tensor | None) -> None:
@@ -137,7 +161,7 @@ class Repairs:
 
     def check_backing(self, layer: int, pages: Sequence[int]) -> list[Damage]:
         """See :meth:`CachePool.check_backing`."""
-        numbers = self._rows(layer, pages)
+        numbers, _ = self.pool.rows_of(layer, _whole("pages", pages, self.pool.config.pages))
         if not len(numbers):
             return []
         wrong = self._host().damaged(layer, upload(numbers, torch.int64, self.pool.device)).cpu()  # [N, Hkv]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from witcert.kernels.page_out.reference import content_tag, words_of
+from witcert.store.allocator import Slots
 from witcert.store.tables import upload
 
 __all__ = ["Damage", "Seals"]
@@ -81,11 +82,11 @@ class Seals:
             tags.append(content_tag(torch.cat(words, -1) if len(words) > 1 else words[0], place * 16 + i))
         return torch.stack(tags, -1)
 
-    def _index(self, x: Sequence[int]) -> Tensor:
+    def _index(self, x: Sequence[int] | Slots) -> Tensor:
         return upload(np.asarray(x, np.int64), torch.int64, self.tags.device)
 
-    def _mark(self, layers: Sequence[int], pages: Sequence[int], valid: bool) -> None:
-        layer, page = (torch.tensor(x, dtype=torch.int64) for x in (layers, pages))
+    def _mark(self, layers: Sequence[int], pages: Sequence[int] | Slots, valid: bool) -> None:
+        layer, page = (torch.from_numpy(np.asarray(x, np.int64)) for x in (layers, pages))
         self.valid[layer[:, None], page[None, :]] = valid
 
     def seal(self, layers: Iterable[int], pages: Iterable[int]) -> None:
@@ -97,7 +98,7 @@ class Seals:
             self.tags[layer[:, None], page[None, :]] = self.compute(layer, page)
         self._mark(wanted, every, True)
 
-    def renew(self, layer: int, pages: Sequence[int], heads: Sequence[int]) -> None:
+    def renew(self, layer: int, pages: Slots, heads: Slots) -> None:
         """Take the tags of (page, head) pairs anew, whose rows were changed on purpose; those of other heads stay."""
         for start in range(0, len(pages), self.step):
             page, head = self._index(pages[start : start + self.step]), self._index(heads[start : start + self.step])
