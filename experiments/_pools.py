@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -103,7 +104,7 @@ def recorded(setting: Setting, *, rows_per_text: int, stride: int) -> tuple[list
         sinks = None if of[0].sinks is None else of[0].sinks.to(device, torch.float32).contiguous()
         return LayerData(q, k, v, of[0].scale, of[0].softcap, sinks)
 
-    name = str(recordings[0].meta.get("model", "recording"))
+    name = Path(str(recordings[0].meta.get("model", "recording"))).name  # not a place on this machine
     work = Work(
         name, "recorded", len(chosen), first.q.shape[0], first.k.shape[0], d, tuple(n for _, _, n in rows),
         recordings[0].pairing, layer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -97,7 +98,7 @@ def run(setting: Setting) -> dict[str, Any]:
         setting.say(f"{name}: {found['steps']} steps, {found['readings'][0]['cells']} cells")
     control = _free.aligned_control(setting, setting.option("control", 64 if setting.quick else OPTIONS["control"]))
     wrong += control["violations"]["proved"]["violations"]
-    return {"violations": wrong, "model": setting.loaded.name, "runs": runs, "control": control}
+    return {"violations": wrong, "model": Path(setting.loaded.name).name, "runs": runs, "control": control}
 
 
 def draw(result: dict[str, Any]) -> Any:

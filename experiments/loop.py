@@ -7,6 +7,7 @@ import gc
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -220,7 +221,7 @@ def run(setting: Setting) -> dict[str, Any]:
         del model
         gc.collect()
     return {
-        "violations": 0, "model": setting.loaded.name, "dtype": str(dtype), "guarantee": "measured", "cases": cases,
+        "violations": 0, "model": Path(setting.loaded.name).name, "dtype": str(dtype), "guarantee": "measured", "cases": cases,
     }  # fmt: skip
 
 

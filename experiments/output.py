@@ -97,10 +97,16 @@ def draw(result: dict[str, Any]) -> Any:
                     label=domain if domain not in seen and ax is axes[0] else None,
                 )  # fmt: skip
             seen.add(domain)
-        top = max(x["kl"] for x in r["output"].values())
-        for ax, key in zip(axes, ("meter", "tv"), strict=True):
-            ax.annotate(r["scheme"], (max(r[key]["p50"], floor), max(top, floor)), fontsize=7, ha="right", xytext=(-4, 3),
-                        textcoords="offset points")  # fmt: skip
+    for ax, key in zip(axes, ("meter", "tv"), strict=True):
+        last = 0.0
+        for r in sorted(moved, key=lambda r: max(x["kl"] for x in r["output"].values())):
+            top = max(floor, *(x["kl"] for x in r["output"].values()))
+            close = top < 1.6 * last  # of two names beside each other the upper one moves up
+            last = top
+            ax.annotate(
+                r["scheme"], (max(r[key]["p50"], floor), top), fontsize=7, ha="right",
+                xytext=(-4, 11 if close else 1), textcoords="offset points",
+            )  # fmt: skip
     for ax, what in zip(axes, ("meter, median over cells [proved]", "true total variation, median [measured]"), strict=True):
         ax.set(xscale="log", yscale="log", xlabel=what, ylabel="KL, nats per token [measured]")
     for ax, key in zip(axes, ("meter", "tv"), strict=True):
