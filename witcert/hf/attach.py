@@ -26,7 +26,7 @@ def attach(
     bytes: int | None = None, side_pages: int | None = None, page_size: int = 16, bands: int | None = 16,
     dtype: torch.dtype | None = None, steps: int = 256, delta_req: float = 1e-2, seed: int = 0, backing: bool | None = None,
     fixed_queries: bool = False, telemetry: Any = None, observer: Observer | None = None,
-    on_step: Callable[[StepRecord], None] | None = None,
+    on_step: Callable[[StepRecord], None] | None = None, sweep: float = 0.0,
 ) -> Attachment:  # fmt: skip
     """Run a transformers model on a certified cache: ``model.generate`` and plain forwards, metered and gated.
 
@@ -55,6 +55,9 @@ def attach(
     seed : of the dither. backing : host copy of exact keys and values; default: if the gate repairs.
     fixed_queries : the tokens are a given text (teacher forcing): ``generate`` is refused.
     telemetry : a ``witcert.telemetry.Telemetry`` of the model's layers and query heads; each sequence is a request of it.
+    sweep : share of the pages in use that is compared with its content tags before each decode step, 0 to 1. Damaged pages are
+        written anew from the backing store (see ``Attachment.healed``); where there is none, CorruptionError. It waits for
+        the device.
     observer : called with (layer, q, sequences, options, attended) after every metered call; on_step with each StepRecord.
 
     Raises
@@ -63,6 +66,8 @@ def attach(
     """
     if isinstance(model, LoadedModel):
         model = model.model
+    if isinstance(sweep, bool) or not 0.0 <= sweep <= 1.0:
+        raise InputError(f"sweep={sweep!r} is outside [0, 1]")
     check_transformers()
     geometry = check_model(model)
     if is_attached(model):
@@ -78,7 +83,7 @@ def attach(
         raise InputError(f"meter={planned.meter!r} reads nothing of format={planned.config.format!r}, bands={bands}")
     attachment = Attachment(
         model, pool, planned.gate, reads, planned.budget, modules=attention_modules(model, geometry), dtype=dtype,
-        fixed_queries=fixed_queries, telemetry=telemetry, observer=observer, on_step=on_step,
+        fixed_queries=fixed_queries, telemetry=telemetry, observer=observer, on_step=on_step, sweep=sweep,
     )  # fmt: skip
     attachment.install()
     return attachment

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from witcert.budget import Budget
-from witcert.errors import InputError, UnsupportedModelError, WitCertError
+from witcert.errors import CorruptionError, InputError, UnsupportedModelError, WitCertError
 from witcert.gate import Gate, Ledger
 from witcert.gate.gated import Attended, GatedPool
 from witcert.guarantees import Labelled
@@ -23,6 +23,7 @@ from witcert.hf.records import Record, RequestReport, StepRecord, summarize
 from witcert.hf.refusals import check_request
 from witcert.hf.sequences import Rows
 from witcert.store import CachePool, ops
+from witcert.store.seal import Damage
 
 __all__ = ["Attachment", "Observer", "is_attached"]
 
@@ -44,18 +45,23 @@ class Attachment:
     pool, gated, gate, ledger, budget, meter : what it runs on. modules : the attention module of each layer.
     dtype : 16-bit type to which q, k and v are rounded, or None where the model computes in the pool's type.
     fixed_queries : the caller's word that the tokens are a given text, not the model's own.
+    sweep : share of the pages in use that is compared with its content tags before each decode step.
+    healed : damage that a sweep found and wrote anew from the backing store. What was read between the damage and its
+        finding was metered by witnesses of other bits: nothing is promised about those steps.
     """
 
     def __init__(
         self, model: Any, pool: CachePool, gate: Gate, meter: Any, budget: Budget, *, modules: list[Any],
         dtype: torch.dtype | None, fixed_queries: bool, telemetry: Any, observer: Observer | None,
-        on_step: Callable[[StepRecord], None] | None,
+        on_step: Callable[[StepRecord], None] | None, sweep: float = 0.0,
     ) -> None:  # fmt: skip
         self.model, self.pool, self.gate, self.meter, self.budget = model, pool, gate, meter, budget
         self.ledger = Ledger()
         self.gated = GatedPool(pool, gate, self.ledger)
         self.modules, self.dtype, self.fixed_queries = modules, dtype, fixed_queries
         self.telemetry, self.observer, self.on_step = telemetry, observer, on_step
+        self.sweep, self._sweeps = sweep, 0
+        self.healed: list[Damage] = []
         self._parameters = inspect.signature(model.forward).parameters
         self._cache_name = next((n for n in _CACHE_NAMES if n in self._parameters), "")
         if not self._cache_name:
@@ -181,12 +187,26 @@ class Attachment:
             raise InputError("this cache belongs to another attachment, or to one that was detached")
         batch, columns = int(tokens.shape[0]), int(tokens.shape[1])
         cache.written.clear()
+        if self.sweep and columns == 1:
+            self._check_pages()
         chunk = cache.rows.begin(kwargs.get("attention_mask"), batch, columns)
         check = not chunk.single or not cache.record.steps
         serving.stack().append(serving.Forward(self, cache, chunk, check))
         kwargs[self._cache_name] = cache
         kwargs["use_cache"] = True
         return (), kwargs
+
+    def _check_pages(self) -> None:
+        """Compare a random share of the pages in use with their tags; write damaged ones anew, or raise CorruptionError."""
+        self._sweeps += 1
+        found = self.pool.sweep(self.sweep, self._sweeps)
+        lost = [d for d in found if self.pool.backing is None or d.part.startswith(("backing", "side"))]
+        if lost:
+            raise CorruptionError(f"{lost[0]} is not what was written, and there is no checked copy of it; this request cannot "
+                                  "go on")  # fmt: skip
+        for layer in sorted({d.layer for d in found}):
+            self.pool.restore(layer, sorted({d.page for d in found if d.layer == layer}))
+        self.healed += found
 
     def _after(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Check that every layer was served here, and keep the record; undo the forward otherwise."""

@@ -356,7 +356,10 @@ class CachePool:
         return self._repairs.check_backing(layer, list(pages))
 
     def sweep(self, fraction: float, seed: int) -> list[Damage]:
-        """Check a random share of the pages in use, in every layer, with their backing rows. Waits for the device."""
+        """Check a random share of the pages in use, of every layer and its side pool, with their backing rows.
+
+        Waits for the device.
+        """
         if not 0.0 < fraction <= 1.0:
             raise InputError(f"fraction={fraction!r} is outside (0, 1]")
         used = [p for p in range(self.config.pages) if self.allocator.references(p)]
@@ -365,6 +368,10 @@ class CachePool:
         if self.host is not None:
             for layer in range(self.config.layers):
                 found += self.check_backing(layer, drawn)
+        for layer, taken in enumerate(self._side_taken):
+            some = sorted(random.Random(seed).sample(sorted(taken), math.ceil(fraction * len(taken))))
+            if some and self._side_seals is not None:
+                found += [Damage(d.layer, d.page, d.head, f"side {d.part}") for d in self.check_side(layer, some)]
         return found
 
     # ---- memory
