@@ -1,7 +1,7 @@
 """Bound against truth without tolerance: float64 with a rigorous allowance first, fractions where it is close.
 
-A cell whose bound is above truth + allowance in float64 is above the truth. Every other cell is decided exactly;
-there is no cell that is neither.
+A cell whose bound is above truth + allowance in float64 is above the truth. So is one that a closer look proves, in bulk.
+Every other cell is decided exactly; there is no cell that is none of these.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from torch import Tensor
 
 from contracts.discharge import Violation
 
-__all__ = ["RELATIVE", "Decision", "above", "exactly", "first", "norm_sum_at_most"]
+__all__ = ["RELATIVE", "Closer", "Decision", "above", "exactly", "first", "norm_sum_at_most"]
 
 Decision = Callable[[tuple[int, ...]], bool]
 """Decides one cell over the rationals."""
+
+Closer = Callable[[tuple[Tensor, ...]], Tensor]
+"""Of cells [n], given by their indices, the ones [n] whose bound it proves; the others are decided exactly."""
 
 RELATIVE = 2.0**-43
 """Relative allowance of a float64 sum of up to 512 nonnegative terms, each with a few roundings, and of its root."""
@@ -30,16 +33,22 @@ def first(bad: Tensor) -> tuple[int, ...]:
     return tuple(bad.nonzero()[0].tolist())
 
 
-def above(what: str, bound: Tensor, truth: Tensor, allowance: Tensor, holds: Decision) -> float:
+def above(
+    what: str, bound: Tensor, truth: Tensor, allowance: Tensor, holds: Decision,
+    closer: Closer | None = None,
+) -> float:  # fmt: skip
     """Raise unless bound >= true value in every cell; smallest relative distance, 0 where it was decided exactly.
 
     bound, truth, allowance: float64 of one shape, the true value within ``allowance`` of truth (+inf bound: no claim).
-    holds: decides one cell over the rationals.
+    holds: decides one cell over the rationals. closer: what is asked first, where many cells are close.
     """
     if bool(bound.isnan().any()):
         raise Violation(f"{what}: the bound of cell {first(bound.isnan())} is NaN")
     # Not "bound < ...": a truth that is NaN must be looked at too.
     close = ~(bound >= truth + allowance)
+    if closer is not None and bool(close.any()):
+        cells = close.nonzero(as_tuple=True)
+        close[cells] = ~closer(cells)
     suspects = close.nonzero().tolist()
     for at in suspects[:LIMIT]:
         if not holds(tuple(at)):

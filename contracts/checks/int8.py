@@ -11,7 +11,8 @@ from torch import Tensor
 
 from contracts.checks._data import GROUP, Plan, Written, draw, hard_tokens, rows_of, write
 from contracts.checks._queries import OneToken, adversarial, decode_one, extend_one
-from contracts.checks._screen import RELATIVE, Decision, above, exactly, first
+from contracts.checks._screen import RELATIVE, Closer, Decision, above, exactly, first
+from contracts.checks._twofold import dot_at_most
 from contracts.discharge import Outcome, Setting, Violation, discharges
 from witcert import bounds
 from witcert.budget import Budget
@@ -173,6 +174,16 @@ def _decide(bound: Tensor, q: Tensor, k: Tensor, k_hat: Tensor, scale: float) ->
     return decide
 
 
+def _closer(bound: Tensor, q: Tensor, k: Tensor, k_hat: Tensor, scale: float) -> Closer:
+    """Decides in bulk where the bound is met: a residual in one channel, say, is the equality of Cauchy-Schwarz."""
+
+    def closer(cells: tuple[Tensor, ...]) -> Tensor:
+        t, h = cells[:2]
+        return dot_at_most(bound[cells], q[cells].double(), k_hat[t, h].double(), k[t, h].double(), scale)
+
+    return closer
+
+
 def _adaptive(rng: torch.Generator, k: Tensor, k_hat: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
     """Adversarial queries [T, H, 16, d], two of them aligned with r / s^2 and r / s, which scaled bounds fear most."""
     residual = k_hat - k
@@ -289,7 +300,8 @@ def deterministic_bounds(setting: Setting) -> Outcome:
             products = wide * (served - k64)[:, :, None]
             truth = scale * products.sum(-1).abs()
             allowance = scale * RELATIVE * products.abs().sum(-1)
-            distance = above(what, bound, truth, allowance, _decide(bound, q, k64, served, scale))
+            given = (bound, q, k64, served, scale)
+            distance = above(what, bound, truth, allowance, _decide(*given), _closer(*given))
             margin = min(margin, distance) if name in ("decode", "extend") else margin
             cases += bound.numel()
     note = f"margin: of the kernels' bounds; {unclaimed} cells claim nothing (meter 1)"
