@@ -3,7 +3,9 @@
 On a GPU the compiled kernels run at real shapes, in several processes, while faulty variants are tried in Triton's
 interpreter; then the tests marked ``gpu`` run. Without a GPU the same checks run through the interpreter at reduced amounts,
 and the summary says so: that validates no GPU.
-Exit status: 0 all well, 1 something failed, 2 it could not run.
+The report of the checks and mutants is written before those tests begin, and again at the end; Ctrl-C and the TERM signal
+end the run, and what is known by then is written.
+Exit status: 0 all well, 1 something failed or the run was interrupted, 2 it could not run.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     ap.add_argument("--limit", type=float, metavar="S", help=f"seconds for one check or mutant (default {LIMIT:.0f}); "
                     "not where all run in this process")  # fmt: skip
     ap.add_argument("--budget", type=float, metavar="S", help=f"seconds for the whole run (default on a GPU {BUDGET:.0f}): "
-                    "what has not ended by then is reported as an error")  # fmt: skip
+                    "what has not ended by then, tests included, is stopped and reported as not passed")  # fmt: skip
     ap.add_argument("--commit", metavar="HASH", help="commit of a tree without git, for the report")
     ap.add_argument("--load", action="store_true", help="only compare contracts, theorems, checks and sources")
     ap.add_argument("--write-docs", action="store_true", help="only rewrite docs/contracts.md from contracts/report.json")
@@ -88,7 +90,7 @@ def _asked(
     return checks, chosen
 
 
-def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
+def _run(args: argparse.Namespace, book: Book, setting: Setting, start: float) -> int:
     from rich.console import Console
 
     from contracts import report
@@ -106,24 +108,30 @@ def _run(args: argparse.Namespace, book: Book, setting: Setting) -> int:
     except KeyError as e:
         return _stop(f"--only: no check, module of checks or mutant is called {e.args[0]!r}; choose from "
                      f"{', '.join([*sorted(book.facts.checks), 'mutants', *names])}")  # fmt: skip
-    start = time.monotonic()
     deadline = start + (args.budget or (BUDGET if setting.device.type == "cuda" else math.inf))
-    results, killed = _all(args, setting, checks, mutants, deadline)
+    results, killed, interrupted = _all(args, setting, checks, mutants, deadline)
+
+    def build(tests: dict[str, Any] | None) -> dict[str, Any]:
+        return report.build(
+            book, setting, results, mutants=killed, every_mutant=names, tests=tests, seconds=time.monotonic() - start,
+            commit=args.commit, earlier=earlier,
+        )  # fmt: skip
+
     tested = earlier is not None and earlier["tests"] is not None and earlier["tests"]["exit"] == 0
     tests = None
-    if setting.device.type == "cuda" and not (args.no_tests or args.only or tested):
+    if setting.device.type == "cuda" and not (args.no_tests or args.only or tested or interrupted):
         from contracts.suite import gpu_tests
 
-        tests = gpu_tests(_jobs(args, setting), max(60.0, deadline - time.monotonic()))
-    data = report.build(
-        book, setting, results, mutants=killed, every_mutant=names, tests=tests, seconds=time.monotonic() - start,
-        commit=args.commit, earlier=earlier,
-    )  # fmt: skip
-    console = Console(highlight=False)
-    report.print_results(data, console if console.is_terminal else Console(highlight=False, width=132))
+        if args.out is not None:  # should the tests take this process with them
+            report.write(args.out, report.dump(build(None)))
+            print(f"contracts: {args.out} written: checks and mutants; the tests follow", flush=True)
+        tests = gpu_tests(_jobs(args, setting), deadline - time.monotonic())
+    data = build(tests)
     if args.out is not None:
         report.write(args.out, report.dump(data))
-    return 0 if data["passed"] else 1
+    console = Console(highlight=False)
+    report.print_results(data, console if console.is_terminal else Console(highlight=False, width=132))
+    return 0 if data["passed"] and not interrupted else 1
 
 
 def _cores() -> int:
@@ -136,14 +144,18 @@ def _jobs(args: argparse.Namespace, setting: Setting) -> int:
 
 def _all(
     args: argparse.Namespace, setting: Setting, checks: list[Check], mutants: list[str], deadline: float
-) -> tuple[list[Result], list[MutantResult]]:
-    """Run them here, one after the other, or in processes: the checks on the device, mutants in the interpreter."""
+) -> tuple[list[Result], list[MutantResult], bool]:
+    """Run them here, one after the other, or in processes: the checks on the device, mutants in the interpreter.
+
+    Last, whether that was interrupted; what was left then is among the results, lost for that reason.
+    """
     from contracts import mutants as faulty
+    from contracts.interruption import REASON
     from contracts.parallel import CHECK, INTERPRETER, MUTANT, Group, Task, in_parallel
     from contracts.running import Result, longest_first, run
 
     what = {m.name: m.what for m in faulty.MUTANTS}
-    start, total, done = time.monotonic(), len(checks) + len(mutants), 0
+    start, total, done, interrupted = time.monotonic(), len(checks) + len(mutants), 0, False
 
     def tick(r: Result | faulty.MutantResult) -> None:
         nonlocal done
@@ -154,18 +166,24 @@ def _all(
               file=sys.stderr, flush=True)  # fmt: skip
 
     def lost(task: Task, reason: str, seconds: float) -> Result | faulty.MutantResult:
+        nonlocal interrupted
+        interrupted |= reason.endswith(REASON)
         if task.kind == CHECK:
             return Result(task.name, "error", seconds, None, reason)
         return faulty.MutantResult(task.name, what[task.name], None, seconds, reason)
 
     jobs = _jobs(args, setting)
     if setting.device.type == "cpu" and jobs == 1:
-        results = run(checks, setting, tick)
-        killed = []
-        for name in mutants:
-            killed += faulty.run(setting, [name])
-            tick(killed[-1])
-        return results, killed
+        results, killed = list[Result](), list[faulty.MutantResult]()
+        try:
+            for check in checks:
+                results += run([check], setting, tick)
+            for name in mutants:
+                killed += faulty.run(setting, [name])
+                tick(killed[-1])
+        except KeyboardInterrupt:
+            interrupted = True
+        return results, killed, interrupted
     tasks = [Task(CHECK, name) for name in longest_first([c.name for c in checks])]
     faults = [Task(MUTANT, name) for name in mutants]
     if setting.device.type == "cpu":
@@ -176,11 +194,22 @@ def _all(
             Group(faults, max(1, _cores() - jobs), "cpu", True, False, INTERPRETER, idle=True),
         ]
     answers = in_parallel(groups, lost, tick, limit=args.limit or LIMIT, deadline=deadline)
-    return [a for a in answers if isinstance(a, Result)], [a for a in answers if not isinstance(a, Result)]
+    return [a for a in answers if isinstance(a, Result)], [a for a in answers if not isinstance(a, Result)], interrupted
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run what the arguments say; returns the exit status."""
+    from contracts.interruption import interruptible
+
+    try:
+        with interruptible():
+            return _main(argv, time.monotonic())
+    except KeyboardInterrupt:
+        print("contracts: interrupted", file=sys.stderr)
+        return 1
+
+
+def _main(argv: list[str] | None, start: float) -> int:
     args = _arguments(argv)
     for name in ("jobs", "limit", "budget"):
         if (value := getattr(args, name)) is not None and not value > 0:
@@ -216,7 +245,7 @@ def main(argv: list[str] | None = None) -> int:
 
         mend()
         print("contracts: no GPU: kernels are INTERPRETED, amounts reduced; this does not validate a GPU", flush=True)
-    return _run(args, book, Setting(device, interpreted, full=device.type == "cuda" and not interpreted))
+    return _run(args, book, Setting(device, interpreted, full=device.type == "cuda" and not interpreted), start)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from contracts.interruption import REASON
+
 __all__ = ["CHECK", "INTERPRETER", "MUTANT", "Group", "Task", "in_parallel"]
 
 CHECK, MUTANT = "check", "mutant"
@@ -185,14 +187,16 @@ class _Run:
                 for worker in [w for w in self.workers if now >= w.since + self.limit]:
                     self.drop(worker, f"stopped after {self.limit:.0f} s")
                 if now >= deadline:
-                    self.give_up()
+                    self.give_up("the time of the whole run was over")
+        except KeyboardInterrupt:
+            self.give_up(REASON)
+            return self.answers
         finally:
             for worker in list(self.workers):
                 worker.stop(kill=True)
 
-    def give_up(self) -> None:
-        """The time of the whole run is over: everything that is left is lost."""
-        reason = "the time of the whole run was over"
+    def give_up(self, reason: str) -> None:
+        """Everything that is left is lost, for this reason."""
         for worker in list(self.workers):
             self.drop(worker, reason)
         left = [task for _, queue in self.queues for task in queue] + [task for _, task in self.alone]
@@ -208,6 +212,6 @@ def in_parallel(
     """The answers to all tasks, in the order in which they came, each also given to ``tick``.
 
     lost : the answer to a task whose process ended, hung or was not begun, for the reason and after the seconds given.
-    limit : seconds for one task. deadline : of the whole, on ``time.monotonic``.
+    limit : seconds for one task. deadline : of the whole, on ``time.monotonic``. An interruption loses what is left.
     """
     return _Run(groups, lost, tick, limit).go(deadline)

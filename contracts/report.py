@@ -114,7 +114,8 @@ def build(
 ) -> dict[str, Any]:  # fmt: skip
     """The report of one run, or of one that continues an earlier report.
 
-    mutants : results of those that were run; every_mutant : names of all. tests : of ``pytest -m gpu``, None if not run.
+    mutants : results of those that were run; every_mutant : names of all. tests : of ``pytest -m gpu``, None if not run;
+    with "cut" they did not all run, and the report is not complete.
     """
     before = earlier or {"checks": [], "mutants": [], "tests": None, "seconds": 0.0}
     ran = [_check(book, r) for r in results]
@@ -126,7 +127,7 @@ def build(
     return {
         "schema": SCHEMA,
         "passed": bool(checks or killed) and green and (tests is None or tests["exit"] == 0),
-        "complete": whole_run and (tests is not None or setting.device.type != "cuda"),
+        "complete": whole_run and (setting.device.type != "cuda" or (tests is not None and not tests.get("cut"))),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         **_machine(setting),
         **revision(commit),
@@ -226,6 +227,8 @@ def print_results(report: dict[str, Any], console: Console) -> None:
             console.print(f"{c['name']}: {c['status']}: {c['message']}", markup=False, style="red")
     for name in (report["tests"] or {}).get("failed", ()):
         console.print(f"pytest -m gpu: failed: {name}", markup=False, style="red")
+    for name in (report["tests"] or {}).get("at", ()):
+        console.print(f"pytest -m gpu: did not end: {name}", markup=False, style="red")
     if report["mutants"]:
         mutants = Table(title="Mutants (INTERPRETED, reduced amounts)", title_justify="left", header_style="bold")
         for head in ("mutant", "what is wrong with it", "killed by"):

@@ -129,7 +129,9 @@ def test_on_a_gpu_the_mutants_run_in_the_interpreter_meanwhile(monkeypatch: pyte
     monkeypatch.setattr(command, "_cores", lambda: 16)
     args = command._arguments(["--limit", "7"])
     gpu = Setting(torch.device("cuda"), interpreted=False, full=True)
-    results, killed = command._all(args, gpu, [CHECKS[x] for x in sorted(CHECKS)], ["lost_split"], time.monotonic() + 9.0)
+    every = [CHECKS[x] for x in sorted(CHECKS)]
+    results, killed, interrupted = command._all(args, gpu, every, ["lost_split"], time.monotonic() + 9.0)
+    assert not interrupted
     checks, faults = seen
     assert (checks.device, checks.interpreted, checks.full, checks.jobs) == ("cuda", False, True, 12)
     assert (faults.device, faults.interpreted, faults.full, faults.jobs) == ("cpu", True, False, 4)
