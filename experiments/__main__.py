@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import shlex
 import sys
@@ -147,6 +148,26 @@ def unpack(path: Path | None, out: Path) -> None:
         print(f"{name} failed: {reason.strip().splitlines()[-1]}")
 
 
+def _plain(model: Any) -> Any:
+    """The model, or, of one read from GGUF, a copy that shares its weights and has no marks of quantization.
+
+    transformers does not write a model with those marks, although its weights are ordinary tensors by then. Raises
+    InputError if they are still packed in blocks.
+    """
+    method = getattr(getattr(model.config, "quantization_config", None), "quant_method", None)
+    if getattr(method, "value", method) != "gguf":
+        return model
+    packed = [name for name, x in model.state_dict().items() if not x.is_floating_point()]
+    if packed:
+        raise InputError(f"model: {packed[0]} is still packed as in the GGUF file; only unpacked weights can be written")
+    plain = copy.copy(model)
+    plain.config = copy.deepcopy(model.config)
+    for part in (plain, plain.config):
+        for mark in ("hf_quantizer", "quantization_config", "quantization_method", "is_quantized", "_is_quantized"):
+            part.__dict__.pop(mark, None)
+    return plain
+
+
 def export_model(args: argparse.Namespace) -> None:
     """Write the model and its tokenizer as a directory of safetensors, in 16 bits unless float32 is asked for."""
     from witcert.hf.load import load_model
@@ -154,7 +175,7 @@ def export_model(args: argparse.Namespace) -> None:
     if args.path is None:
         raise InputError("export-model needs the folder to write")
     loaded = load_model(args.model, dtype=DTYPES[args.dtype or "float16"])
-    loaded.model.save_pretrained(args.path)
+    _plain(loaded.model).save_pretrained(args.path)
     loaded.tokenizer.save_pretrained(args.path)
     print(f"wrote {loaded.name} to {args.path}, weights rounded to {args.dtype or 'float16'}")
 
