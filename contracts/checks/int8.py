@@ -30,6 +30,9 @@ STEP = Fraction(1) + Fraction(1, 2**14)
 HALF_MAX = 65504.0
 SEED = 60621
 
+BATCH = 1 << 15
+"""Cells that are looked at closer at a time."""
+
 PLANS = (
     Plan(64, 16),
     Plan(64, 1, torch.bfloat16, rounds=10, pairs=4),
@@ -177,9 +180,13 @@ def _decide(bound: Tensor, q: Tensor, k: Tensor, k_hat: Tensor, scale: float) ->
 def _closer(bound: Tensor, q: Tensor, k: Tensor, k_hat: Tensor, scale: float) -> Closer:
     """Decides in bulk where the bound is met: a residual in one channel, say, is the equality of Cauchy-Schwarz."""
 
+    def some(at: tuple[Tensor, ...]) -> Tensor:
+        t, h = at[:2]
+        return dot_at_most(bound[at], q[at].double(), k_hat[t, h].double(), k[t, h].double(), scale)
+
     def closer(cells: tuple[Tensor, ...]) -> Tensor:
-        t, h = cells[:2]
-        return dot_at_most(bound[cells], q[cells].double(), k_hat[t, h].double(), k[t, h].double(), scale)
+        parts = zip(*(torch.split(x, BATCH) for x in cells), strict=True)  # a dozen tensors of the size of the products each
+        return torch.cat([some(at) for at in parts])
 
     return closer
 
