@@ -138,14 +138,14 @@ def _one(setting: Setting, b: Batch, scheme: str | None, gate: Gate) -> dict[str
         watch.attachment = a
         logits = _decode(model, a, b)
         summary = a.ledger.summary()
-        cells, moved, upkeep = summary["cells"], summary["bytes"], a.gated.upkeep_bytes
+        cells, moved = summary["cells"], summary["bytes"]
         full = rows * b.ids.shape[1] * setting.loaded.geometry.layers * a.pool.config.kv_heads * 4 * a.pool.config.head_dim
     after = torch.cat(watch.after) if watch.after else torch.zeros(1)
     return {
         "scheme": scheme or "exact", "mode": gate.mode, "tau": gate.tau if gate.mode != "off" else None,
         "recall": b.accuracy(logits), "logits": logits,
         "certified": summary["certified"], "repaired": summary["repaired"], "uncertified": summary["uncertified"],
-        "cells": cells, "fired": summary["fired"], "bytes": moved, "bytes_share": moved / full, "upkeep_share": upkeep / full,
+        "cells": cells, "fired": summary["fired"], "bytes": moved, "bytes_share": moved / full,
         "tv_after": {"mean": float(after.mean()), "max": float(after.max()), "cells": after.numel()},
         "checked": watch.violations.to_json(), "below_proved": watch.violations.proved,
     }  # fmt: skip
@@ -193,13 +193,12 @@ def describe(result: dict[str, Any]) -> str:
     heads = ["scheme", "gate", "recall", "KL, nats", "at most τ when read", "brought to ≤ τ", "paged in, share of exact cache",
              "true TV as served, mean", "max"]  # fmt: skip
     checked = sum(x["cells"] for r in result["runs"] for x in r["checked"].values())
-    upkeep = max(r["upkeep_share"] for r in result["runs"])
     return (
         style.table(heads, rows)
         + f"\n\n{result['texts']} texts of {result['tokens']} tokens, the last {result['steps']} decoded one by one; "
         f"{result['answers']} answer tokens; q, k and v stored as {result['stored']}. Cells certified or repaired "
         f"are those of the proved reading; a page that an earlier step repaired is exact when it is read again, and later "
-        f"rows of it are written exactly (at most {style.percent(upkeep)} of the exact cache, not counted as traffic). "
+        "rows of it are written exactly, from the device (no traffic). "
         f"{checked:,} readings were compared with the truth in float64. Recall, KL and true total variation are [measured]."
     )
 

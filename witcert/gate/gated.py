@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,12 +25,23 @@ from witcert.guarantees import Labelled, Proved
 from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import PageTable
+from witcert.kernels.telemetry.step import float32_below
 from witcert.store import CachePool, ops
+from witcert.store.allocator import Slots
 from witcert.store.tables import upload
 
 __all__ = ["Attended", "GatedPool"]
 
 MAX_BLOCKS = 1024
+Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+class _Items(NamedTuple):
+    """Pages to make exact: row of the batch, page and KV head of each."""
+
+    row: Slots
+    page: Slots
+    head: Slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +79,13 @@ class GatedPool:
     def __init__(self, pool: CachePool, gate: Gate, ledger: Ledger | None = None) -> None:
         self.pool, self.gate, self.ledger = pool, gate, ledger or Ledger()
         self.repairs = None if gate.mode == "off" else Repairs(pool)
-        self.upkeep_bytes = 0
-        """Bytes of new rows of repaired pages, which are made exact as they are written."""
+        self._most = float32_below(gate.tau)  # a float32 meter is at most tau iff it is at most this
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
         """Store the exact keys and values [N, Hkv, d] of new tokens; repaired pages stay repaired."""
         self.pool.write(layer, k, v, slots)
         if self.repairs is not None:
-            self.upkeep_bytes += self.repairs.after_write(layer, k, slots)
+            self.repairs.after_write(layer, k, v, slots)
 
     def _decode(self, layer: int, q: Tensor, table: PageTable, how: _How) -> DecodeOutput:
         """The whole cell, from one store or from two."""
@@ -117,13 +128,14 @@ class GatedPool:
         raise InputError(f"no reading is {self.gate.guarantee}; the meter of the pool cannot decide this gate")
 
     def _within(self, label: Labelled) -> Tensor:
-        """Cells at most tau as real numbers; the float32 nearest to tau may be above it. NaN is not within."""
-        return torch.as_tensor(label.value).double() <= self.gate.tau
+        """Cells at most tau. NaN is not within."""
+        return torch.as_tensor(label.value) <= self._most
 
-    def _fired(self, label: Labelled, kv_heads: int) -> Tensor:
-        """KV heads any of whose query heads is above tau or NaN, bool [batch, Hkv] on the host."""
-        above = ~self._within(label)
-        return above.view(len(above), kv_heads, -1).any(-1).cpu()
+    def _fired(self, label: Labelled, kv_heads: int) -> Flags:
+        """KV heads any of whose query heads is above tau or NaN, [batch, Hkv] on the host. Waits for the device."""
+        within = self._within(label)
+        fired: Flags = ~within.view(len(within), kv_heads, -1).all(-1).cpu().numpy()
+        return fired
 
     def attend(
         self, layer: int, q: Tensor, seqs: Sequence[int], *, scale: float, meter: Meter | None = None,
@@ -141,35 +153,31 @@ class GatedPool:
         before, hkv = output.readings, self.pool.config.kv_heads
         first = self._deciding(before).meter
         fired = left = self._fired(first, hkv)
-        pages, moved, refused = [0] * len(seqs), [0] * len(seqs), 0
+        pages, moved, refused = np.zeros(len(seqs), np.int64), np.zeros(len(seqs), np.int64), 0
         for attempt in range(self.gate.rounds + 1):
-            rows = [b for b in range(len(seqs)) if bool(left[b].any())]
-            if not rows:
+            if not left.any():
                 break
             whole = self.gate.mode == "head" or attempt == self.gate.rounds or window is not None
-            done = 0
-            planned = None if whole else self._planned(layer, q, seqs, rows, left, output.lse, how)
-            for b in rows:
-                if planned is not None:
-                    items = planned[b]
-                else:
-                    items = self._whole(seqs[b], left[b].nonzero().flatten().tolist())
-                n, size, unable = self.repairs.repair(layer, items)
-                done, refused = done + n, refused + unable
-                pages[b], moved[b] = pages[b] + n, moved[b] + size
-            if not done and whole:
+            items = self._whole(seqs, left) if whole else self._planned(layer, q, seqs, left, output.lse, how)
+            size, unable = self.repairs.repair(layer, items.page, items.head)
+            done, refused = size > 0, refused + unable
+            np.add.at(pages, items.row[done], 1)
+            np.add.at(moved, items.row, size)
+            if whole and not done.any():
                 break
-            if done:
-                output = self._again(layer, q, table, rows, output, how)
+            if done.any():
+                output = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
                 left = self._fired(self._deciding(output.readings).meter, hkv) & left
         self._book(seqs, first, output, fired, pages, moved)
-        return Attended(output, before, fired, sum(pages), sum(moved), refused)
+        return Attended(output, before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
 
     def _again(
-        self, layer: int, q: Tensor, table: PageTable, rows: list[int], output: DecodeOutput, how: _How
+        self, layer: int, q: Tensor, table: PageTable, rows: Slots, output: DecodeOutput, how: _How
     ) -> DecodeOutput:
         """The output with the given rows read anew."""
-        at = torch.tensor(rows, device=q.device)
+        if len(rows) == len(q):
+            return self._decode(layer, q, table, how)
+        at = upload(rows, torch.int64, q.device)
         some = PageTable(table.pages[at].contiguous(), table.seq_lens[at].contiguous(), table.page_size)
         new = self._decode(layer, q[at].contiguous(), some, how)
 
@@ -182,70 +190,81 @@ class GatedPool:
             readings.append(Reading(label, put(old.log_a, r.log_a), put(old.c_max, r.c_max)))
         return DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
 
-    def _whole(self, seq: int, heads: list[int]) -> list[tuple[int, int]]:
-        """Every page of these KV heads."""
-        return [(page, head) for head in heads for page in self.pool.allocator.pages_of(seq)]
+    def _whole(self, seqs: Sequence[int], fired: Flags) -> _Items:
+        """Every page of the KV heads that fired."""
+        row, head = fired.nonzero()
+        owned = [np.asarray(self.pool.allocator.pages_of(seqs[b]), np.int64) for b in row.tolist()]
+        counts = [len(pages) for pages in owned]
+        return _Items(np.repeat(row, counts), np.concatenate(owned), np.repeat(head, counts))
 
-    def _planned(
-        self, layer: int, q: Tensor, seqs: Sequence[int], rows: list[int], fired: Tensor, lse: Tensor, how: _How
-    ) -> dict[int, list[tuple[int, int]]]:
-        """For each row, the pages that bring its fired KV heads to tau, by prediction from sums over blocks of pages.
+    def _planned(self, layer: int, q: Tensor, seqs: Sequence[int], fired: Flags, lse: Tensor, how: _How) -> _Items:
+        """The pages that bring the KV heads that fired to tau, by prediction from sums over blocks of pages.
 
         Each block is read as a sequence of its own, all in one call: LSE, A and C of a block are its mass, its ``up`` and its
-        largest c. The prediction itself is made on the host, from one transfer.
+        largest c. The prediction itself is made on the host, for all heads at once, from one transfer.
         """
         assert self.repairs is not None
         size, device = self.pool.config.page_size, q.device
-        owned = [self.pool.allocator.pages_of(seqs[b]) for b in rows]
+        rows = fired.any(1).nonzero()[0]
+        owned = [self.pool.allocator.pages_of(seqs[b]) for b in rows.tolist()]
         per = max(1, 16 // size, *(-(-len(pages) // MAX_BLOCKS) for pages in owned))  # pages of a block
-        counts = [-(-len(pages) // per) for pages in owned]
-        listed = np.zeros((sum(counts), per), np.int64)
-        lens = np.zeros(sum(counts), np.int64)
-        starts = np.concatenate(([0], np.cumsum(counts)))
-        for b, pages, start, count in zip(rows, owned, starts, counts, strict=False):
+        counts = np.asarray([-(-len(pages) // per) for pages in owned])
+        most, starts = int(counts.max()), np.concatenate(([0], np.cumsum(counts)))
+        listed = np.full((starts[-1], per), -1, np.int64)
+        lens = np.zeros(starts[-1], np.int64)
+        for b, pages, start, count in zip(rows.tolist(), owned, starts, counts, strict=False):
             listed[start : start + count].reshape(-1)[: len(pages)] = pages
             rest = self.pool.length(seqs[b]) - np.arange(count) * (per * size)
             lens[start : start + count] = rest.clip(0, per * size)
-        short = PageTable(upload(listed, torch.int32, device), upload(lens, torch.int32, device), size)
+        short = PageTable(upload(listed.clip(0), torch.int32, device), upload(lens, torch.int32, device), size)
         side = self.repairs.side_table(layer, short)
-        asked = q[torch.tensor(rows, device=device).repeat_interleave(torch.tensor(counts, device=device))]
+        asked, asking = upload(np.repeat(rows, counts), torch.int64, device), upload(rows, torch.int64, device)
         got = ops.decode(
-            self.pool, layer, asked.contiguous(), short, scale=how.scale, meter=how.meter, softcap=how.softcap,
+            self.pool, layer, q[asked].contiguous(), short, scale=how.scale, meter=how.meter, softcap=how.softcap,
             part=None if side is None else PagePart(side[0], 0),
         )  # fmt: skip
         reading = self._deciding(got.readings)
-        found = torch.stack((got.lse, reading.log_a, reading.c_max)).double().cpu()
-        whole, asking = lse.double().cpu(), q.detach().cpu()
-        group, tau = q.shape[1] // self.pool.config.kv_heads, self.gate.tau
-        wanted: dict[int, list[tuple[int, int]]] = {}
-        for i, b in enumerate(rows):
-            block_lse, log_a, c_max = found[:, starts[i] : starts[i + 1]].transpose(1, 2)  # [Hq, blocks]
-            mass = (block_lse - whole[b, :, None]).exp()
-            up = torch.where(mass == 0, 0.0, mass * log_a.exp())
-            down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
-            rest = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
-            items: list[tuple[int, int]] = []
-            for head in fired[b].nonzero().flatten().tolist():
-                of = slice(head * group, (head + 1) * group)
-                left = self.repairs.residual(layer, head, asking[b, of], how.scale)
-                sums = BlockSums(mass[of], up[of], down[of], c_max[of], rest[of], rest[of] * left.exp(), left)
-                chosen = plan(sums, tau, left).blocks.nonzero().flatten().tolist()
-                items += [(page, head) for j in chosen for page in owned[i][j * per : (j + 1) * per]]
-            wanted[b] = items
-        return wanted
+        norms = torch.linalg.vector_norm(q[asking].double(), dim=-1)  # [R, Hq]
+        whole = torch.stack((lse[asking].double(), self.repairs.residual(layer, norms, how.scale)))
+        blocks = torch.stack((got.lse, reading.log_a, reading.c_max)).double()
+        both = torch.cat((blocks.flatten(), whole.flatten())).cpu()
+        blocks, whole = both[: blocks.numel()].view_as(blocks), both[blocks.numel() :].view_as(whole)
+
+        # one group of query heads for each KV head that fired: [F, G, blocks], absent blocks last
+        row, head = fired[rows].nonzero()
+        column = np.arange(most)
+        at = starts[row][:, None] + column  # [F, blocks]
+        there = column < counts[row][:, None]
+        group = q.shape[1] // self.pool.config.kv_heads
+        query = head[:, None] * group + np.arange(group)  # [F, G]
+        found = blocks[:, np.where(there, at, 0)[:, None, :], query[:, :, None]]  # [3, F, G, blocks]
+        mask = torch.from_numpy(there)[:, None, :]
+        all_lse, left = whole[:, row[:, None], query]  # [F, G]
+        mass = torch.where(mask, (found[0] - all_lse[..., None]).exp(), 0.0)
+        up = torch.where(mass == 0, 0.0, mass * found[1].exp())
+        down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
+        other = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
+        c_max = torch.where(mask, found[2], -torch.inf)
+        chosen = plan(
+            BlockSums(mass, up, down, c_max, other, other * left.exp(), left), self.gate.tau, left
+        ).blocks.numpy()
+        which, block = (chosen & there).nonzero()
+        page = listed[at[which, block]]  # [items, per]
+        item, within = (page >= 0).nonzero()
+        return _Items(rows[row[which[item]]], page[item, within], head[which[item]])
 
     def _book(
-        self, seqs: Sequence[int], first: Labelled, output: DecodeOutput, fired: Tensor, pages: list[int], moved: list[int]
+        self, seqs: Sequence[int], first: Labelled, output: DecodeOutput, fired: Flags, pages: Slots, moved: Slots
     ) -> None:
         """Enter the call into the ledger; waits only if something fired."""
         heads = output.out.shape[1]
-        if bool(fired.any()):
-            was = self._within(first).cpu()
-            now = self._within(self._deciding(output.readings).meter).cpu()
-        else:
-            was = now = torch.ones(len(seqs), heads, dtype=torch.bool)
+        if not fired.any():
+            for seq in seqs:
+                self.ledger.of(seq).add(cells=heads, certified=heads)
+            return
+        was, now = torch.stack((self._within(first), self._within(self._deciding(output.readings).meter))).cpu().numpy()
         for b, seq in enumerate(seqs):
             self.ledger.of(seq).add(
                 cells=heads, certified=int((was[b] & now[b]).sum()), repaired=int((~was[b] & now[b]).sum()),
-                fired=int(fired[b].sum()), pages=pages[b], moved=moved[b],
+                fired=int(fired[b].sum()), pages=int(pages[b]), moved=int(moved[b]),
             )  # fmt: skip

@@ -30,7 +30,9 @@ class Traffic:
     bytes: int = 0
     per_step: list[int] = field(default_factory=list)
 
-    def add(self, *, cells: int, certified: int, repaired: int, fired: int, pages: int, moved: int) -> None:
+    def add(
+        self, *, cells: int, certified: int, repaired: int = 0, fired: int = 0, pages: int = 0, moved: int = 0
+    ) -> None:
         """One attention call."""
         if min(cells, certified, repaired, fired, pages, moved) < 0 or certified + repaired > cells:
             raise InputError(f"cells={cells}, certified={certified}, repaired={repaired} do not add up")

@@ -28,9 +28,10 @@ MARGIN = 2.0**-8
 
 @dataclass(frozen=True, eq=False)
 class BlockSums:
-    """Sums of some query heads over blocks of tokens, float64 [G, blocks], as shares of the mass of the whole cell.
+    """Sums of some query heads over blocks of tokens, float64 [..., G, blocks], as shares of the mass of the whole cell.
 
-    rest_mass, rest_up : what is in no block (a sink, tokens that are exact already), [G]; rest_c : its largest c, [G].
+    rest_mass, rest_up : what is in no block (a sink, tokens that are exact already), [..., G]; rest_c : its largest c,
+    [..., G]. An absent block, at the end, has mass, up and down 0 and c -inf.
     """
 
     mass: Tensor
@@ -43,19 +44,20 @@ class BlockSums:
 
     def __post_init__(self) -> None:
         shape = self.mass.shape
-        if self.mass.ndim != 2 or any(x.shape != shape for x in (self.up, self.down, self.c_max)):
-            raise InputError(f"mass, up, down and c_max are not all [G, blocks]; mass has shape {tuple(shape)}")
-        if any(tuple(x.shape) != (shape[0],) for x in (self.rest_mass, self.rest_up, self.rest_c)):
-            raise InputError(f"rest_mass, rest_up and rest_c are not all [{shape[0]}]")
+        if self.mass.ndim < 2 or any(x.shape != shape for x in (self.up, self.down, self.c_max)):
+            raise InputError(f"mass, up, down and c_max are not all [..., G, blocks]; mass has shape {tuple(shape)}")
+        if any(x.shape != shape[:-1] for x in (self.rest_mass, self.rest_up, self.rest_c)):
+            raise InputError(f"rest_mass, rest_up and rest_c are not all {tuple(shape[:-1])}")
 
     @property
     def contribution(self) -> Tensor:
-        """``sum p (e^c - 1)`` of each block, NaN as +inf, [G, blocks]."""
+        """``sum p (e^c - 1)`` of each block, NaN as +inf, [..., G, blocks]."""
         return (self.up - self.mass).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def predicted_meter(sums: BlockSums, chosen: Tensor, residual_c: Tensor) -> Tensor:
-    """Upper bound on the meter of each head once the chosen blocks are exact, [G, K] for chosen bool [K, blocks].
+    """Upper bound on the meter of each head once the chosen blocks are exact, [G, K] for sums [G, blocks], chosen bool
+    [K, blocks].
 
     residual_c [G]: bound on the logit error that is left on exact tokens (arithmetic of the read kernel).
     """
@@ -80,41 +82,45 @@ def predicted_meter(sums: BlockSums, chosen: Tensor, residual_c: Tensor) -> Tens
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Blocks to page in, bool [blocks], and the meter that is predicted for each head, [G]."""
+    """Blocks to page in, bool [..., blocks], and the meter that is predicted for each head, [..., G]."""
 
     blocks: Tensor
     predicted: Tensor
 
 
 def _prefixes(sums: BlockSums, order: Tensor, residual_c: Tensor) -> Tensor:
-    """:func:`predicted_meter` once the first 0, 1, ... blocks of the order are exact, all at once: [G, blocks + 1]."""
-    none = torch.zeros_like(sums.rest_mass)[:, None]
+    """:func:`predicted_meter` once the first 0, 1, ... blocks of the order are exact, all at once: [..., G, blocks + 1]."""
+    none = torch.zeros_like(sums.rest_mass)[..., None]
+    index = order[..., None, :].expand_as(sums.mass)
 
     def outside(x: Tensor) -> Tensor:
-        return torch.cat((x[:, order].flip(1).cumsum(1).flip(1), none), 1)
+        return torch.cat((x.gather(-1, index).flip(-1).cumsum(-1).flip(-1), none), -1)
 
-    n = outside(sums.up) + sums.rest_up[:, None]
-    m = (outside(sums.mass) + sums.rest_mass[:, None]).clamp(min=0.0)
-    y = torch.cat((none, sums.down[:, order].cumsum(1)), 1)
-    r = residual_c[:, None].exp()
+    n = outside(sums.up) + sums.rest_up[..., None]
+    m = (outside(sums.mass) + sums.rest_mass[..., None]).clamp(min=0.0)
+    y = torch.cat((none, sums.down.gather(-1, index).cumsum(-1)), -1)
+    r = residual_c[..., None].exp()
     ratio = torch.maximum((n + y * r) / (m + y), r)
     ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
-    left = torch.cat((sums.c_max[:, order], sums.rest_c[:, None]), 1).flip(1).cummax(1).values.flip(1)  # NaN stays
-    repaired = torch.where(torch.arange(left.shape[1], device=left.device) > 0, residual_c[:, None], -torch.inf)
+    left = torch.cat((sums.c_max.gather(-1, index), sums.rest_c[..., None]), -1)
+    left = left.flip(-1).cummax(-1).values.flip(-1)  # NaN stays
+    first = torch.arange(left.shape[-1], device=left.device) > 0
+    repaired = torch.where(first, residual_c[..., None], -torch.inf)
     return bounds.meter(ratio.log(), torch.maximum(left, repaired) * (1.0 + 2.0**-20))
 
 
 def plan(sums: BlockSums, tau: float, residual_c: Tensor) -> Plan:
     """The fewest blocks, in decreasing contribution, after which every head is predicted to be at most tau.
 
-    Contributions of several heads are compared by their largest. If no choice is predicted to do, all blocks are chosen.
+    Each group [G, blocks] by itself. Contributions of several heads are compared by their largest. If no choice is predicted
+    to do, all blocks are chosen.
     """
-    blocks = sums.mass.shape[1]
-    worth = sums.contribution.amax(0) if sums.mass.shape[0] else sums.contribution.sum(0)  # [blocks]
-    order = worth.argsort(descending=True, stable=True)
-    every = _prefixes(sums, order, residual_c)  # [G, blocks + 1]
-    enough = (every <= tau).all(0)
-    count = int(enough.int().argmax()) if bool(enough.any()) else blocks
-    chosen = torch.zeros(blocks, dtype=torch.bool, device=order.device)
-    chosen[order[:count]] = True
-    return Plan(chosen, every[:, count])
+    blocks = sums.mass.shape[-1]
+    worth = sums.contribution.amax(-2) if sums.mass.shape[-2] else sums.contribution.sum(-2)  # [..., blocks]
+    order = worth.argsort(dim=-1, descending=True, stable=True)
+    every = _prefixes(sums, order, residual_c)  # [..., G, blocks + 1]
+    enough = (every <= tau).all(-2)  # [..., blocks + 1]
+    count = torch.where(enough.any(-1), enough.int().argmax(-1), blocks)[..., None]  # [..., 1]
+    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(blocks, device=order.device).expand_as(order))
+    predicted = every.gather(-1, count[..., None].expand(*every.shape[:-1], 1))[..., 0]
+    return Plan(rank < count, predicted)

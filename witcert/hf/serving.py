@@ -34,13 +34,17 @@ SAMPLED = 64
 
 @dataclass
 class Forward:
-    """A forward that is running: its cache, its chunk, and what each layer has done so far."""
+    """A forward that is running: its cache, its chunk, and what each layer has done so far.
+
+    written : keys and values of the layers that stored theirs, until they were attended to: all layers' together would be a
+    second cache.
+    """
 
     attachment: Attachment
     cache: CertifiedCache
     chunk: Chunk
     check_masks: bool
-    written: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    written: dict[int, tuple[Tensor, Tensor, Tensor, Tensor] | None] = field(default_factory=dict)
     served: set[int] = field(default_factory=set)
     attended: dict[int, Attended] = field(default_factory=dict)
     prefix: tuple[PageTable, Tensor] | None = None
@@ -128,7 +132,10 @@ def attention(
         raise WitCertError(f"{type(module).__name__} is no layer of the attached model")
     if layer not in forward.written:
         raise UnsupportedModelError(f"layer {layer} did not write its keys to the cache before it attended to them")
-    own_key, own_value, k, v = forward.written[layer]
+    mine = forward.written[layer]
+    if mine is None:
+        raise UnsupportedModelError(f"layer {layer} attended twice in one forward")
+    own_key, own_value, k, v = mine
     if key is not own_key or value is not own_value:
         raise UnsupportedModelError(f"layer {layer} changes keys or values after they were cached")
     config = attachment.pool.config
@@ -150,6 +157,7 @@ def attention(
     else:
         out = chunk.restore(attachment.extend(layer, chunk.align(q), k, v, forward, options))
     forward.served.add(layer)
+    forward.written[layer] = None
     return out.to(query.dtype), None
 
 

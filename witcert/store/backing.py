@@ -7,8 +7,8 @@ from torch import Tensor
 
 from witcert.errors import CorruptionError, PoolFullError
 from witcert.kernels.formats import ExactStore
-from witcert.kernels.page_out import damaged_rows, page_out, page_out_mismatches
-from witcert.kernels.page_out.reference import page_out_reference, row_tags
+from witcert.kernels.page_out import damaged_pairs, damaged_rows, page_out, page_out_mismatches
+from witcert.kernels.page_out.reference import page_out_reference, pair_tags, row_tags
 from witcert.store.config import PoolConfig
 
 __all__ = ["Backing", "host_tensor"]
@@ -64,16 +64,36 @@ class Backing:
         at = rows.cpu()
         return row_tags(store.k[at], store.v[at], at, layer).to(rows.device) != self.tags[layer][at].to(rows.device)
 
-    def require(self, layer: int, rows: Tensor, heads: Tensor | None = None) -> None:
-        """Raise CorruptionError unless the rows (of the head that goes with each, or of all) are as written."""
+    def require(self, layer: int, rows: Tensor) -> None:
+        """Raise CorruptionError unless the rows are, in every head, as written. Waits for the device."""
         wrong = self.damaged(layer, rows)
-        if heads is not None:
-            wrong = wrong.gather(1, heads.long()[:, None])
-        if not bool(wrong.any()):
-            return
-        item, column = wrong.nonzero()[0].tolist()
-        head = column if heads is None else int(heads[item])
+        if bool(wrong.any()):
+            item, head = wrong.nonzero()[0].tolist()
+            self._refuse(layer, int(rows[item]), head, int(wrong.sum()))
+
+    def require_pairs(
+        self, layer: int, rows: Tensor, heads: Tensor, copies: ExactStore | None = None, at: Tensor | None = None
+    ) -> None:
+        """Raise CorruptionError unless the (row, head) pairs [N] are as written. Waits for the device.
+
+        copies, at : look at these rows of a store of one head, which were copied from the pairs, instead of the pairs.
+        """
+        store, tags = self.stores[layer], self.tags[layer]
+        count, d = store.kv_heads, store.head_dim
+        if copies is None or at is None:
+            copies, at = ExactStore(store.k.view(-1, 1, d), store.v.view(-1, 1, d)), rows * count + heads
+        if self.kernels:
+            wrong = damaged_pairs(copies, at, rows, heads, tags, layer=layer)
+        else:
+            k, v = copies.k[at.to(copies.k.device), 0], copies.v[at.to(copies.v.device), 0]
+            there = pair_tags(k, v, rows.to(k.device), heads.to(k.device), count, layer)
+            wrong = (there.to(tags.device) != tags[rows.to(tags.device), heads.to(tags.device)]).int()
+        if int(wrong.sum()):
+            item = int(wrong.nonzero()[0, 0])
+            self._refuse(layer, int(rows[item]), int(heads[item]), int(wrong.sum()))
+
+    def _refuse(self, layer: int, row: int, head: int, count: int) -> None:
         raise CorruptionError(
-            f"backing store: {int(wrong.sum())} rows are not what was written, first layer {layer}, slot "
-            f"{int(rows[item])}, KV head {head}; nothing was repaired from it"
+            f"backing store: {count} rows are not what was written, first layer {layer}, slot {row}, KV head {head}; "
+            "nothing was repaired from it"
         )

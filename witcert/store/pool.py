@@ -65,18 +65,21 @@ class CachePool:
         self._side_taken: list[set[int]] = [set() for _ in range(config.layers)]
         self._filling: set[int] = set()  # pages with rows that no seal covers yet
         self._reserved, self._written = 0, [0] * config.layers
-        self._pending: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []  # slots that some layer has not written yet
+        self._pending: list[
+            np.ndarray[tuple[int], np.dtype[np.int64]]
+        ] = []  # slots that some layer has not written yet
 
     def _make_seals(self) -> tuple[Seals | None, Seals | None]:
         c = self.config
         if not c.tags:
             return None, None
         major = not c.packed
-        own = Seals(self.tensors.sealed_parts(), c.layers, c.pages, c.kv_heads, token_major=major, device=self.device)
+        own = Seals(self.tensors.sealed_parts(), c.layers, c.pages, c.kv_heads, token_major=major,
+                    device=self.device, kernels=self.kernels)  # fmt: skip
         if not c.side_pages:
             return own, None
         side = self.tensors.sealed_side()
-        return own, Seals(side, c.layers, c.side_pages, 1, token_major=True, device=self.device)
+        return own, Seals(side, c.layers, c.side_pages, 1, token_major=True, device=self.device, kernels=self.kernels)
 
     # ---- sequences
 
@@ -183,6 +186,8 @@ class CachePool:
         self._filling |= pages
         if self._seals is not None:
             self._seals.forget(pages)
+        if self._side_seals is not None:
+            self._side_seals.forget_pairs(*self._repairs.beside(pages))
         self.set_epochs(slots)
 
     def set_epochs(self, slots: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
@@ -199,19 +204,18 @@ class CachePool:
         if full and layers:
             if self._seals is not None:
                 self._seals.seal(layers, sorted(full))
+            if self._side_seals is not None:
+                layer, side = self._repairs.beside(sorted(full))
+                done = np.isin(layer, layers)
+                self._side_seals.seal_pairs(layer[done], side[done])
             self._filling -= full
         self._filling = {p for p in self._filling if self.allocator.references(p)}
 
-    def rows_of(self, layer: int, pages: Slots, since: Slots | None = None) -> tuple[Slots, Slots]:
-        """Slots of pages [P] that the layer has written, page by page, and which of the pages each is in (0..P-1).
-
-        since : first row of each page to list, [P]; None: all of them.
-        """
+    def rows_of(self, layer: int, pages: Slots) -> tuple[Slots, Slots]:
+        """Slots of pages [P] that the layer has written, page by page, and which of the pages each is in (0..P-1)."""
         size = self.config.page_size
         within = np.arange(size)
         listed = within < self.allocator.fill[pages][:, None]  # [P, page_size]
-        if since is not None:
-            listed &= within >= since[:, None]
         if self._written[layer] != self._reserved:
             slots = pages[:, None] * size + within
             listed &= ~np.isin(slots, np.concatenate(self._pending)) if self._written[layer] else False
@@ -236,9 +240,13 @@ class CachePool:
                 raise InputError(f"{name} is {tuple(x.shape)} on {x.device}; expected {expected}")
             if x.dtype != c.dtype and not (wide and x.dtype == torch.float32):
                 also = " or torch.float32" if wide else ""
-                raise InputError(f"{name} is {x.dtype}; expected {c.dtype}{also}: what is written is the exact key and value")
+                raise InputError(
+                    f"{name} is {x.dtype}; expected {c.dtype}{also}: what is written is the exact key and value"
+                )
         if slots.dtype != torch.int64 or slots.ndim != 1 or slots.device != self.device:
-            raise InputError(f"slots is {slots.dtype} {tuple(slots.shape)} on {slots.device}; expected int64 from reserve")
+            raise InputError(
+                f"slots is {slots.dtype} {tuple(slots.shape)} on {slots.device}; expected int64 from reserve"
+            )
         self._encode(layer, self.stores[layer], k, v, slots)
         if self.host is not None:
             self.host.write(layer, k, v, slots)
@@ -308,20 +316,25 @@ class CachePool:
         if len(set(given)) != len(given) or not self._side_taken[layer].issuperset(given):
             raise InputError(f"side pages {given} of layer {layer} are not all taken")
         self._side_taken[layer].difference_update(given)
+        self._repairs.forget_side(layer, given)
         self._side_free[layer].extend(given)
 
     def page_in(
-        self, layer: int, pages: Sequence[int], heads: Sequence[int], side_pages: Sequence[int] | None = None,
-        since: Sequence[int] | None = None,
-    ) -> int:  # fmt: skip
-        """Copy exact rows of (page, KV head) pairs from the backing store; returns the bytes that were copied.
+        self, layer: int, pages: Sequence[int] | Slots, heads: Sequence[int] | Slots,
+        side_pages: Sequence[int] | Slots | None = None,
+    ) -> Slots:  # fmt: skip
+        """Copy exact rows of (page, KV head) pairs from the backing store; returns the bytes that were copied for each.
 
-        Tags of the backing rows are checked first: CorruptionError, and nothing is changed. Into the store itself for
-        formats that keep exact rows, into ``side_pages`` (one for each pair) for packed ones. The witness of a row is then
-        ``RU16(gamma |k_b|)``: residual zero (``repair_exact``), arithmetic paid (``arith_fold``). since : first row of each
-        page to copy, where those before are exact already; None copies all rows that were written.
+        Rows are compared with their tags: CorruptionError, and nothing was repaired. Into the store itself for formats that
+        keep exact rows, into ``side_pages`` (one for each pair) for packed ones. The witness of a row is then
+        ``RU16(gamma |k_b|)``: residual zero (``repair_exact``), arithmetic paid (``arith_fold``).
         """
-        return self._repairs.page_in(layer, pages, heads, side_pages, since)
+        return self._repairs.page_in(layer, pages, heads, side_pages)
+
+    @property
+    def exact_pages(self) -> np.ndarray[tuple[int, int, int], np.dtype[np.int32]]:
+        """Where the exact rows of each repaired (layer, page, KV head) lie: a side page, or the page itself; -1: nowhere."""
+        return self._repairs.where
 
     def on_freed(self, hook: Callable[[Sequence[int]], None]) -> None:
         """Call the hook with the pages that become free, before anybody can own them again."""
@@ -347,7 +360,7 @@ class CachePool:
         return self._sealed().check([layer], pages)
 
     def check_side(self, layer: int, side_pages: Iterable[int]) -> list[Damage]:
-        """The same for pages of the side pool that ``page_in`` filled."""
+        """The same for full pages of the side pool."""
         self._sealed()
         return [] if self._side_seals is None else self._side_seals.check([layer], side_pages)
 

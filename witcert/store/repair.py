@@ -38,11 +38,16 @@ def _whole(name: str, values: Sequence[int] | Slots, end: int) -> Slots:
 
 
 class Repairs:
-    """Repairs of one pool, and which (page, layer, head) were repaired in place."""
+    """Repairs of one pool, and which (layer, page, KV head) have exact rows.
+
+    where : int32 [layers, pages, Hkv] on the host, the page that holds the exact rows: a side page for packed formats, else
+    the page itself; -1 where there are none.
+    """
 
     def __init__(self, pool: CachePool) -> None:
         self._pool = weakref.ref(pool)  # the pool owns this: in a cycle, its memory would outlive it
-        self._exact: np.ndarray[tuple[int, int, int], np.dtype[np.bool_]] | None = None  # [pages, layers, Hkv]
+        config = pool.config
+        self.where = np.full((config.layers, config.pages, config.kv_heads), -1, np.int32)
         self.hooks: list[Callable[[Sequence[int]], None]] = []
 
     @property
@@ -61,17 +66,22 @@ class Repairs:
     def forget(self, pages: Iterable[int]) -> None:
         """These pages are free: what will be written there is not exact."""
         freed = list(pages)
-        if self._exact is not None and freed:
-            self._exact[freed] = False
         for hook in self.hooks if freed else ():
             hook(freed)
+        self.where[:, freed] = -1
 
-    def _note(self, layer: int, pages: Slots, heads: Slots) -> None:
-        """These pairs are exact in place."""
-        if self._exact is None:
-            config = self.pool.config
-            self._exact = np.zeros((config.pages, config.layers, config.kv_heads), np.bool_)
-        self._exact[pages, layer, heads] = True
+    def forget_side(self, layer: int, side_pages: Sequence[int]) -> None:
+        """These side pages were given back: they hold nobody's rows."""
+        here = self.where[layer]
+        here[np.isin(here, side_pages)] = -1
+
+    def beside(self, pages: Iterable[int]) -> tuple[Slots, Slots]:
+        """Layers and side pages of the exact rows of these pages; none where the format is repaired in place."""
+        listed = list(pages)
+        if not self.pool.config.packed or not listed:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        layer, item, head = (self.where[:, listed] >= 0).nonzero()
+        return layer, self.where[layer, np.asarray(listed)[item], head].astype(np.int64)
 
     def _fetch(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Exact keys and values of checked rows on the device of the pool. Waits for the device."""
@@ -97,54 +107,64 @@ class Repairs:
         k, v = self._fetch(layer, rows)
         pool.set_epochs(numbers)
         pool._encode(layer, pool.stores[layer], k, v, rows)
-        if self._exact is not None:
-            item, head = self._exact[every, layer].nonzero()
+        if not pool.config.packed:
+            item, head = (self.where[layer, every] >= 0).nonzero()
             self.page_in(layer, every[item], head, None)
         seals = pool._seals
         if seals is not None:
             seals.seal([layer], [page for page in every.tolist() if seals.sealed(layer, page)])
 
     def page_in(
-        self, layer: int, pages: Sequence[int] | Slots, heads: Sequence[int] | Slots, side_pages: Sequence[int] | None,
-        since: Sequence[int] | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        layer: int,
+        pages: Sequence[int] | Slots,
+        heads: Sequence[int] | Slots,
+        side_pages: Sequence[int] | Slots | None,
+    ) -> Slots:
         """See :meth:`CachePool.page_in`."""
         pool, config = self.pool, self.pool.config
         host = self._host()
         if config.packed == (side_pages is None):
-            raise InputError(f"side_pages={side_pages!r} with format={config.format!r}; packed formats are repaired beside")
+            raise InputError(
+                f"side_pages={side_pages!r} with format={config.format!r}; packed formats are repaired beside"
+            )
         size = config.page_size
         page, head = _whole("pages", pages, config.pages), _whole("heads", heads, config.kv_heads)
         beside = page if side_pages is None else _whole("side_pages", side_pages, config.side_pages)
         if not len(page) == len(head) == len(beside):
-            raise InputError(f"{len(page)} pages, {len(head)} heads, {len(beside)} side pages; expected as many of each")
+            raise InputError(
+                f"{len(page)} pages, {len(head)} heads, {len(beside)} side pages; expected as many of each"
+            )
         if side_pages is not None:
             own = set(beside.tolist())
             if len(own) != len(beside) or not pool._side_taken[layer].issuperset(own):
                 raise InputError(f"side pages of layer {layer} are not all taken, or one is listed twice: {beside}")
-        first = None if since is None else _whole("since", since, size + 1)
-        if first is not None and len(first) != len(page):
-            raise InputError(f"since has {len(first)} rows for {len(page)} pages")
-        numbers, item = pool.rows_of(layer, page, first)
-        if not len(numbers):
-            return 0
+        if not len(page):
+            return np.empty(0, np.int64)
+        numbers, item = pool.rows_of(layer, page)
+        count = np.bincount(item, minlength=len(page))
         places = beside[item] * size + numbers % size
-        rows, slots, of = (upload(x, torch.int64, pool.device) for x in (numbers, places, head[item]))
-        host.require(layer, rows, of)
+        rows, slots, of = upload(np.stack((numbers, places, head[item])), torch.int64, pool.device)
         if side_pages is None:
+            host.require_pairs(layer, rows, of)
             store = pool.stores[layer]
             assert isinstance(store, ExactStore)
             self._copy(host.stores[layer], rows, store, slots, of)
-            self._note(layer, page, head)
             if pool._seals is not None:
                 pool._seals.renew(layer, page, head)
         else:
-            exact = host.stores[layer]
+            # Nobody reads a side page before this returns: copied first and looked at then, a row crosses the bus once.
+            exact, side = host.stores[layer], pool.side[layer]
             single = ExactStore(exact.k.view(-1, 1, config.head_dim), exact.v.view(-1, 1, config.head_dim))
-            self._copy(single, rows * config.kv_heads + of, pool.side[layer], slots, None)
+            self._copy(single, rows * config.kv_heads + of, side, slots, None)
+            host.require_pairs(layer, rows, of, side, slots)
+            full = beside[count == size]
             if pool._side_seals is not None:
-                pool._side_seals.seal([layer], beside.tolist())
-        return len(numbers) * 4 * config.head_dim
+                layers = np.full(len(beside), layer, np.int64)
+                pool._side_seals.forget_pairs(layers, beside)
+                pool._side_seals.seal_pairs(layers[: len(full)], full)
+        self.where[layer, page, head] = beside
+        return count * 4 * config.head_dim
 
     def _copy(self, host: ExactStore, rows: Tensor, store: ExactStore, slots: Tensor, heads: Tensor | None) -> None:
         """Exact rows into a store on the device, with the witness of an exact key; heads None: of the only head."""

@@ -7,7 +7,7 @@ of a page and KV head, so that damage is named. What a tag can miss is stated in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from witcert.kernels.page_out.reference import content_tag, words_of
+from witcert.kernels.page_tag import Rows, page_tags
 from witcert.store.allocator import Slots
 from witcert.store.tables import upload
 
@@ -45,69 +46,80 @@ class Seals:
     parts : name -> tensors of all layers whose rows the tag covers, each [layers, pages, Hkv, page_size, n], or
         [layers, pages, page_size, Hkv, n] if token-major; [pages, page_size] for the epochs, which layers and heads share.
     token_major : how the rows of the parts are laid out.
+    kernels : through the Triton kernel, or through PyTorch (the same bits).
     """
 
     def __init__(
         self, parts: dict[str, tuple[Tensor, ...]], layers: int, pages: int, heads: int, *, token_major: bool,
-        device: torch.device,
+        device: torch.device, kernels: bool,
     ) -> None:  # fmt: skip
         self.parts, self.token_major = parts, token_major
         self.layers, self.heads = layers, heads
         self.tags = torch.zeros(layers, pages, heads, len(parts), dtype=torch.int64, device=device)
         self.valid = torch.zeros(layers, pages, dtype=torch.bool)
+        self._rows = [[Rows.of(x, token_major=token_major) for x in xs] for xs in parts.values()] if kernels else None
         words = sum(x[0, 0].numel() * x.element_size() // 8 for xs in parts.values() for x in xs if x.ndim > 2)
-        self.step = max(1, CHUNK // max(1, words * layers))
+        self.step = 2**16 if kernels else max(1, CHUNK // max(1, words))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Parts with a tag of their own, in the order of the last axis of the tags."""
         return tuple(self.parts)
 
-    def _words(self, x: Tensor, layers: Tensor, pages: Tensor) -> Tensor:
-        """Words of each (layer, page, head), int64 [L, P, Hkv or 1, W]."""
+    def _words(self, x: Tensor, items: Tensor) -> Tensor:
+        """Words of each (layer, page) and head, int64 [N, Hkv or 1, W]."""
+        layers, pages = items
         if x.ndim == 2:
-            return words_of(x[pages])[None, :, None, :]  # [1, P, 1, W]
-        rows = x[layers[:, None], pages[None, :]]  # [L, P, ...]
-        rows = rows.transpose(2, 3) if self.token_major else rows
-        return words_of(rows.flatten(3))
+            return words_of(x[pages])[:, None, :]  # [N, 1, W]
+        rows = x[layers, pages]  # [N, ...]
+        rows = rows.transpose(1, 2) if self.token_major else rows
+        return words_of(rows.flatten(2))
 
-    def compute(self, layers: Tensor, pages: Tensor) -> Tensor:
-        """Tags of what the pages hold now, int64 [L, P, Hkv, parts]; layers [L], pages [P] int64 on the device."""
+    def compute(self, items: Tensor) -> Tensor:
+        """Tags of what pages hold now, int64 [N, Hkv, parts]; items int64 [2, N] on the device: layers, then pages."""
+        if self._rows is not None:
+            return page_tags(self._rows, items, self.heads)
+        layers, pages = items
         head = torch.arange(self.heads, device=pages.device)
-        place = (pages[None, :, None] * self.heads + head) * 2**16 + layers[:, None, None]  # [L, P, Hkv]
+        place = (pages[:, None] * self.heads + head) * 2**16 + layers[:, None]  # [N, Hkv]
         tags = []
         for i, tensors in enumerate(self.parts.values()):
-            words = [self._words(x, layers, pages) for x in tensors]
-            words = [w.expand(len(layers), -1, self.heads, -1) for w in words]
+            words = [self._words(x, items).expand(-1, self.heads, -1) for x in tensors]
             tags.append(content_tag(torch.cat(words, -1) if len(words) > 1 else words[0], place * 16 + i))
         return torch.stack(tags, -1)
 
-    def _index(self, x: Sequence[int] | Slots) -> Tensor:
-        return upload(np.asarray(x, np.int64), torch.int64, self.tags.device)
-
-    def _mark(self, layers: Sequence[int], pages: Sequence[int] | Slots, valid: bool) -> None:
-        layer, page = (torch.from_numpy(np.asarray(x, np.int64)) for x in (layers, pages))
-        self.valid[layer[:, None], page[None, :]] = valid
+    def _items(self, layers: Slots, pages: Slots) -> Iterator[tuple[Slots, Slots, Tensor]]:
+        """The pairs in runs that fit, each with its copy on the device."""
+        for start in range(0, len(layers), self.step):
+            part = np.stack((layers[start : start + self.step], pages[start : start + self.step]))
+            yield part[0], part[1], upload(part, torch.int64, self.tags.device)
 
     def seal(self, layers: Iterable[int], pages: Iterable[int]) -> None:
-        """Take the tags of whole pages as they are now. Does not wait for the device."""
-        wanted, every = list(layers), list(pages)
-        layer = self._index(wanted)
-        for start in range(0, len(every), self.step):
-            page = self._index(every[start : start + self.step])
-            self.tags[layer[:, None], page[None, :]] = self.compute(layer, page)
-        self._mark(wanted, every, True)
+        """Take the tags of whole pages, in each of the layers, as they are now. Does not wait for the device."""
+        self.seal_pairs(*_product(layers, pages))
+
+    def seal_pairs(self, layers: Slots, pages: Slots) -> None:
+        """The same for the pairs (layers[i], pages[i])."""
+        for _, _, items in self._items(layers, pages):
+            self.tags[items[0], items[1]] = self.compute(items)
+        self.valid[torch.from_numpy(layers), torch.from_numpy(pages)] = True
 
     def renew(self, layer: int, pages: Slots, heads: Slots) -> None:
         """Take the tags of (page, head) pairs anew, whose rows were changed on purpose; those of other heads stay."""
-        for start in range(0, len(pages), self.step):
-            page, head = self._index(pages[start : start + self.step]), self._index(heads[start : start + self.step])
-            tags = self.compute(self._index([layer]), page)[0]  # [P, Hkv, parts]
-            self.tags[layer, page, head] = tags[torch.arange(len(page), device=page.device), head]
+        start = 0
+        for _, here, items in self._items(np.full(len(pages), layer, np.int64), pages):
+            head = upload(heads[start : start + len(here)], torch.int64, self.tags.device)
+            every = torch.arange(len(here), device=head.device)
+            self.tags[layer, items[1], head] = self.compute(items)[every, head]
+            start += len(here)
 
     def forget(self, pages: Iterable[int]) -> None:
         """The pages will be written to: their tags say nothing any more."""
-        self._mark(range(self.layers), list(pages), False)
+        self.forget_pairs(*_product(range(self.layers), pages))
+
+    def forget_pairs(self, layers: Slots, pages: Slots) -> None:
+        """The same for the pairs (layers[i], pages[i])."""
+        self.valid[torch.from_numpy(layers), torch.from_numpy(pages)] = False
 
     def sealed(self, layer: int, page: int) -> bool:
         """Whether the tags of a page are valid."""
@@ -115,13 +127,17 @@ class Seals:
 
     def check(self, layers: Iterable[int], pages: Iterable[int]) -> list[Damage]:
         """Damage of the pages among these that are sealed. Waits for the device."""
-        wanted, every, found = list(layers), list(pages), []
-        layer = self._index(wanted)
-        for start in range(0, len(every), self.step):
-            chunk = every[start : start + self.step]
-            page = self._index(chunk)
-            differs = self.compute(layer, page) != self.tags[layer[:, None], page[None, :]]
-            known = self.valid[torch.tensor(wanted, dtype=torch.int64)[:, None], torch.tensor(chunk, dtype=torch.int64)]
-            for i, j, head, part in (differs.cpu() & known[:, :, None, None]).nonzero().tolist():
-                found.append(Damage(wanted[i], chunk[j], head, self.names[part]))
+        layer, page = _product(layers, pages)
+        known = self.valid[torch.from_numpy(layer), torch.from_numpy(page)].numpy()
+        found: list[Damage] = []
+        for of, where, items in self._items(layer[known], page[known]):
+            differs = self.compute(items) != self.tags[items[0], items[1]]
+            for i, head, part in differs.nonzero().tolist():
+                found.append(Damage(int(of[i]), int(where[i]), head, self.names[part]))
         return found
+
+
+def _product(layers: Iterable[int], pages: Iterable[int]) -> tuple[Slots, Slots]:
+    """All pairs of a layer and a page, layer by layer."""
+    layer, page = (np.fromiter(x, np.int64) for x in (layers, pages))
+    return np.repeat(layer, len(page)), np.tile(page, len(layer))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["page_out_kernel"]
+__all__ = ["page_out_kernel", "pair_tag_kernel"]
 
 
 @triton.jit
@@ -77,3 +77,25 @@ def page_out_kernel(
                 tl.store(wrong_ptr + item * H + head, differs)
     if MODE == 1:
         tl.atomic_add(wrong_ptr, count)
+
+
+@triton.jit(do_not_specialize=["layer", "there", "rows"])
+def pair_tag_kernel(
+    k_ptr, v_ptr, at_ptr, rows_ptr, heads_ptr, tags_ptr, wrong_ptr, there, rows, layer,
+    H: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """One program: whether row ``at`` of the data has the tag of (row, head); a pair outside either is wrong."""
+    item = tl.program_id(0).to(tl.int64) + tl.zeros([1], tl.int64)  # [1]
+    at = tl.load(at_ptr + item).to(tl.int64)
+    row = tl.load(rows_ptr + item).to(tl.int64)
+    head = tl.load(heads_ptr + item).to(tl.int64)
+    inside = (at >= 0) & (at < there) & (row >= 0) & (row < rows) & (head >= 0) & (head < H)
+    W: tl.constexpr = D // 4
+    word = tl.arange(0, W)[:, None] * 4 + tl.arange(0, 4)[None, :]  # [W, 4]
+    mask = inside[:, None] & (word >= 0)
+    data = (tl.where(inside, at, 0) * D)[:, None] + word
+    k = tl.load(k_ptr + data, mask=mask, other=0)
+    v = tl.load(v_ptr + data, mask=mask, other=0)
+    tag = _mix((row * H + head) * 65536 + layer) + _tag(k, 0, W) + _tag(v, W, W)  # [1]
+    known = tl.load(tags_ptr + tl.where(inside, row * H + head, 0), mask=inside, other=0)
+    tl.store(wrong_ptr + item, ((known != tag) | (inside == 0)).to(tl.int32))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from witcert.kernels.formats import ExactStore
 
-__all__ = ["GOLDEN", "content_tag", "mix", "page_out_reference", "row_site", "row_tags", "words_of"]
+__all__ = ["GOLDEN", "content_tag", "mix", "page_out_reference", "pair_tags", "row_site", "row_tags", "words_of"]
 
 
 def _signed(x: int) -> int:
@@ -63,6 +63,12 @@ def row_tags(k: Tensor, v: Tensor, rows: Tensor, layer: int) -> Tensor:
     """Tag of each row and head over key and value: 16-bit k, v [N, H, d], rows [N] -> int64 [N, H]."""
     words = torch.cat((words_of(k), words_of(v)), -1)  # [N, H, d / 2]
     return content_tag(words, row_site(rows, k.shape[1], layer))
+
+
+def pair_tags(k: Tensor, v: Tensor, rows: Tensor, heads: Tensor, count: int, layer: int) -> Tensor:
+    """Tag of each (row, head) pair over its key and value: 16-bit k, v [N, d], count heads in all -> int64 [N]."""
+    words = torch.cat((words_of(k), words_of(v)), -1)
+    return content_tag(words, (rows.long() * count + heads.long()) * 2**16 + layer)
 
 
 def page_out_reference(

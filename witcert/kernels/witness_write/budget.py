@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import lru_cache
 
 import torch
 
@@ -27,6 +28,7 @@ def _up32(x: Fraction) -> float:
     return y.item()
 
 
+@lru_cache(maxsize=256, typed=True)
 def write_factors(channels: int, gamma: float, served_error: Fraction = Fraction(0)) -> tuple[float, float]:
     """Float32 factors (F, G) with ``F * |r_b| + G * |k_hat_b|`` computed in float32 above the real witness.
 
