@@ -15,8 +15,8 @@ from witcert.errors import InputError
 from witcert.guarantees import Labelled, Proved
 from witcert.kernels import decode as kernels
 from witcert.kernels.checks import positive, sink_logits, window_size
-from witcert.kernels.decode import BandMeter, DecodeOutput, HalfStepMeter, PagePart, Reading, TierBMeter
-from witcert.kernels.decode.launch import Meter, _readings
+from witcert.kernels.decode import BandMeter, DecodeOutput, HalfStepMeter, PagePart, Reading, ReadingBuffers, TierBMeter
+from witcert.kernels.decode.launch import Meter, _into, _readings
 from witcert.kernels.extend import ExtendOutput
 from witcert.kernels.extend import extend as extend_kernel
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
@@ -58,7 +58,7 @@ def _check(q: Tensor, store: ExactStore | PackedStore, table: PageTable, meter: 
 def decode(
     pool: CachePool, layer: int, q: Tensor, where: Where, *, scale: float, meter: Meter | None = None,
     window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None, part: PagePart | None = None,
-    store: ExactStore | PackedStore | None = None,
+    store: ExactStore | PackedStore | None = None, into: ReadingBuffers | None = None,
 ) -> DecodeOutput:  # fmt: skip
     """Attention of one query token per sequence over its cached tokens; see :func:`witcert.kernels.decode.decode`.
 
@@ -68,25 +68,33 @@ def decode(
     where : sequences, or a page table.
     store : another store than the layer's own, such as its side pool (with a table of its own).
 
-    meter, window, softcap, sinks, part : as there.
+    meter, window, softcap, sinks, part, into : as there.
     """
     table = where if isinstance(where, PageTable) else pool.table(where)
     chosen = pool.stores[layer] if store is None else store
     if pool.kernels:
         return kernels.decode(
-            q.contiguous(), chosen, table, scale=scale, meter=meter, window=window, softcap=softcap, sinks=sinks, part=part
-        )
+            q.contiguous(), chosen, table, scale=scale, meter=meter, window=window, softcap=softcap, sinks=sinks, part=part,
+            into=into,
+        )  # fmt: skip
     _check(q, chosen, table, meter, "batch, Hq, d")
     window = window_size(window)
     sinks = sink_logits(sinks, q.shape[1], q.device)
     if part is not None:
         part.check(table, chosen.kv_heads)
+    _into(into, meter, q.shape[0], q.shape[1], q.device)
     cached = float64.cached(chosen, table, meter=meter, back=window, part=part)
     got = float64.attend(
         q[:, None], cached, scale=positive("scale", scale), meter=meter, window=None, sinks=sinks,
         softcap=None if softcap is None else positive("softcap", softcap), lossy=pool.config.dtype == torch.bfloat16,
     )  # fmt: skip
-    readings = _readings(meter, got.log_a[:, :, 0], got.c_max[:, :, 0], got.meter[:, :, 0])
+    log_a, c_max, value = got.log_a[:, :, 0], got.c_max[:, :, 0], got.meter[:, :, 0]
+    if into is None:
+        readings = _readings(meter, log_a, c_max, value)
+    else:
+        into.meter.copy_(value)
+        into.c_max.copy_(c_max)
+        readings = into.readings(meter, log_a)
     return DecodeOutput(got.out[:, 0].to(q.dtype), got.lse[:, 0].float(), readings)
 
 

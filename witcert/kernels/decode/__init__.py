@@ -6,10 +6,22 @@ from witcert.kernels.decode.launch import (
     HalfStepMeter,
     PagePart,
     Reading,
+    ReadingBuffers,
     TierBMeter,
     Tuning,
     decode,
 )
 from witcert.kernels.decode.merge import merge
 
-__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "PagePart", "Reading", "TierBMeter", "Tuning", "decode", "merge"]
+__all__ = [
+    "BandMeter",
+    "DecodeOutput",
+    "HalfStepMeter",
+    "PagePart",
+    "Reading",
+    "ReadingBuffers",
+    "TierBMeter",
+    "Tuning",
+    "decode",
+    "merge",
+]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -19,7 +20,9 @@ from witcert.kernels.decode.stage1 import stage1_kernel
 from witcert.kernels.decode.stage2 import stage2_kernel
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 
-__all__ = ["BandMeter", "DecodeOutput", "HalfStepMeter", "PagePart", "Reading", "TierBMeter", "Tuning", "decode"]
+__all__ = [
+    "BandMeter", "DecodeOutput", "HalfStepMeter", "PagePart", "Reading", "ReadingBuffers", "TierBMeter", "Tuning", "decode",
+]  # fmt: skip
 
 MAX_GROUP = 16
 MAX_TOKENS = 2**24
@@ -67,6 +70,41 @@ class Reading:
     meter: Labelled
     log_a: Tensor
     c_max: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingBuffers:
+    """Where a decode puts the meters and the C of its readings: contiguous float32 [readings, batch, Hq], on the device of q.
+
+    each : meter and C of each reading, [batch, Hq]; the readings of a decode into these buffers carry these very tensors, so
+        they hold only until the buffers are written again.
+    """
+
+    meter: Tensor
+    c_max: Tensor
+    each: tuple[tuple[Tensor, Tensor], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, x in (("meter", self.meter), ("c_max", self.c_max)):
+            if not isinstance(x, Tensor) or x.dtype != torch.float32 or x.ndim != 3 or not x.is_contiguous():
+                kind = f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+                raise InputError(f"{name} is {kind}; expected a contiguous float32 tensor [readings, batch, Hq]")
+        a, b = self.meter, self.c_max
+        if a.shape != b.shape or a.device != b.device:
+            raise InputError(f"meter is {tuple(a.shape)} on {a.device}, c_max {tuple(b.shape)} on {b.device}; they must agree")
+        if a.numel() and abs(a.data_ptr() - b.data_ptr()) < a.nbytes:
+            raise InputError("meter and c_max overlap in memory")
+        object.__setattr__(self, "each", tuple(zip(a.unbind(), b.unbind(), strict=True)))
+
+    def check(self, shape: tuple[int, int, int], device: torch.device) -> None:
+        """Raise InputError unless readings of that shape [readings, batch, Hq] fit."""
+        if self.meter.shape != shape or self.meter.device != device:
+            where = f"{tuple(self.meter.shape)} on {self.meter.device}"
+            raise InputError(f"into holds readings {where}; expected {shape} on {device}")
+
+    def readings(self, meter: Meter | None, log_a: Tensor) -> tuple[Reading, ...]:
+        """What a decode by that meter says of what it wrote here."""
+        return _readings(meter, log_a, [c for _, c in self.each], [v for v, _ in self.each])
 
 
 @dataclass(frozen=True)
@@ -203,7 +241,25 @@ def _splits(tuning: Tuning, resident: int, programs: int, tokens: int, device: t
     return max(1, min(units * resident // programs, 256, -(-tokens // tuning.tile)))
 
 
-def _readings(meter: Meter | None, log_a: Tensor, c_max: Tensor, value: Tensor) -> tuple[Reading, ...]:
+def _count(meter: Meter | None) -> int:
+    """Readings of one pass."""
+    return 0 if meter is None else 2 if isinstance(meter, TierBMeter) else 1
+
+
+def _into(into: ReadingBuffers | None, meter: Meter | None, batch: int, heads: int, device: torch.device) -> None:
+    """Raise InputError unless the readings of a decode fit into the buffers that are given, if any are."""
+    if into is None:
+        return
+    if not isinstance(into, ReadingBuffers):
+        raise InputError(f"into is {type(into).__name__}; expected ReadingBuffers or None")
+    if meter is None:
+        raise InputError("into is given but no meter: there is nothing to put there")
+    into.check((_count(meter), batch, heads), device)
+
+
+def _readings(
+    meter: Meter | None, log_a: Tensor, c_max: Tensor | Sequence[Tensor], value: Tensor | Sequence[Tensor]
+) -> tuple[Reading, ...]:
     if meter is None:
         return ()
     if isinstance(meter, TierBMeter):
@@ -227,6 +283,7 @@ def decode(
     sinks: Tensor | None = None,
     part: PagePart | None = None,
     tuning: Tuning | None = None,
+    into: ReadingBuffers | None = None,
 ) -> DecodeOutput:
     """Attention of one query token per sequence over its cached tokens, and the meter of every cell.
 
@@ -241,6 +298,7 @@ def decode(
     sinks : float32 [Hq], logit of a virtual token without value, or None.
     part : read only the pages of one part, see :class:`PagePart`; None reads all.
     tuning : how the work is cut; every choice is sound, not every one is fast.
+    into : where the meters and C of the readings go, see :class:`ReadingBuffers`; None: into new tensors. The same bits.
 
     No host synchronization, two launches, deterministic, capturable in a CUDA graph. NaN or infinity on the way to a
     meter makes it 1. The read constant of an exact store, to be folded into its witness, is ``budget.dot_gamma``.
@@ -260,6 +318,7 @@ def decode(
         if not isinstance(part, PagePart):
             raise InputError(f"part is {type(part).__name__}; expected PagePart or None")
         part.check(table, store.kv_heads)
+    _into(into, meter, batch, heads, q.device)
     chosen, resident = _tuning(store, group)
     tuning = tuning or chosen
     splits = _splits(tuning, resident, max(1, batch * store.kv_heads), table.max_tokens, q.device)
@@ -279,10 +338,16 @@ def decode(
 
     out = torch.empty_like(q)
     lse = torch.empty(batch, heads, dtype=torch.float32, device=q.device)
-    meters = 0 if meter is None else 2 if kind == 3 else 1
-    log_a, c_max, value = (torch.empty(meters, batch, heads, dtype=torch.float32, device=q.device) for _ in range(3))
+    meters = _count(meter)
+    log_a = torch.empty(meters, batch, heads, dtype=torch.float32, device=q.device)
+    if into is None:
+        c_max, value = torch.empty_like(log_a), torch.empty_like(log_a)
+        readings = _readings(meter, log_a, c_max, value)
+    else:
+        c_max, value = into.c_max, into.meter
+        readings = into.readings(meter, log_a)
     if batch == 0:
-        return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))
+        return DecodeOutput(out, lse, readings)
     sums = torch.empty(batch * heads * splits, d, dtype=torch.float32, device=q.device)
     stat = torch.empty(batch * heads * splits, 8, dtype=torch.float32, device=q.device)
 
@@ -319,4 +384,4 @@ def decode(
         HQ=heads, D=d, SP=triton.next_power_of_2(splits), METERS=meters, SINK=sinks is not None,
         ROWS=(32 if d == 256 else 64) if many else 16, num_warps=8 if many else 2, enable_fp_fusion=False,
     )  # fmt: skip
-    return DecodeOutput(out, lse, _readings(meter, log_a, c_max, value))
+    return DecodeOutput(out, lse, readings)
