@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.kernels.stores import DEVICE
 from witcert.errors import InputError
 from witcert.kernels.telemetry import COLUMNS, LOST, ONE, OUTSIDE, UNIT, StepRecord, edges
-from witcert.kernels.telemetry.step import float32_below
+from witcert.kernels.telemetry.step import float32_below, tile_of
 from witcert.kernels.telemetry.step_reference import add_reference
 
 TIERS = ("proved", "proved-nonadaptive")
@@ -54,7 +54,7 @@ def pair(layers: int, heads: int, **options: object) -> tuple[StepRecord, StepRe
     return both[0], both[1]
 
 
-@pytest.mark.parametrize("rows", [1, 5, 130])
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 33, 130])
 @pytest.mark.parametrize("heads", [1, 9, 32])
 @pytest.mark.parametrize("masked", [False, True])
 def test_kernel_is_the_reference(rows: int, heads: int, masked: bool) -> None:
@@ -67,6 +67,21 @@ def test_kernel_is_the_reference(rows: int, heads: int, masked: bool) -> None:
         add_reference(reference, stage, index, token=40 + step, stride=stride, masked=masked)
         for name, part in kernel.view().items():
             assert torch.equal(part, reference.view()[name]), name
+
+
+def test_tiles() -> None:
+    """No more of a tile than there is, but a number for each lane of the warp; the tiles cover all rows."""
+    for heads in (1, 2, 9, 28, 32, 33, 1024):
+        for rows in (1, 2, 3, 7, 8, 16, 31, 64, 300):
+            padded, tile = tile_of(rows, heads)
+            assert heads <= padded < 2 * heads
+            assert tile & (tile - 1) == 0
+            assert 32 <= tile * padded <= 1024
+            assert tile < 2 * rows or tile * padded == 32
+    assert tile_of(1, 9) == (16, 2)
+    assert tile_of(1, 28) == (32, 1)
+    assert tile_of(16, 9) == (16, 16)
+    assert tile_of(16, 32) == (32, 16)
 
 
 def test_reference_is_a_direct_count() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -41,6 +42,13 @@ def float32_below(x: float) -> float:
     """The largest float32 that is at most x."""
     near = np.float32(x)
     return float(near if float(near) <= x else np.nextafter(near, np.float32(-math.inf)))
+
+
+def tile_of(rows: int, heads: int) -> tuple[int, int]:
+    """Heads of a tile, padded to a power of two, and rows of it: no more than there are, but a number for each lane."""
+    padded = triton.next_power_of_2(heads)
+    most = 256 if rows * padded <= 256 else 1024
+    return padded, max(1, min(most, max(32, triton.next_power_of_2(rows) * padded)) // padded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +107,11 @@ class StepRecord:
             start += size
         return out
 
+    @cached_property
+    def _constants(self) -> tuple[tuple[Tensor, ...], float]:
+        """The parts and the threshold as the kernel takes them, the same at every launch."""
+        return tuple(self.view().values()), float32_below(self.tau)
+
     def check(self, stage: Tensor, rows: Tensor, stride: int) -> int:
         """Number of rows of a segment, if the arguments of :meth:`add` fit (nothing is read on the device)."""
         if not isinstance(stage, Tensor) or stage.dtype != torch.float32 or not stage.is_contiguous():
@@ -135,12 +148,10 @@ class StepRecord:
             raise InputError(f"stage is on {stage.device}; Triton kernels need a GPU (or TRITON_INTERPRET=1)")
         if not count:
             return
-        heads = triton.next_power_of_2(self.heads)
-        tile = max(1, (256 if count * heads <= 256 else 1024) // heads)
-        parts = self.view()
+        heads, tile = tile_of(count, self.heads)
+        parts, tau = self._constants
         step_kernel[(stage.shape[1], triton.cdiv(count, tile))](
-            stage, rows, *(parts[name] for name in ("state", "count", "histogram", "last", "worst", "ring")),
-            stage.shape[1], count, token, stride, self.capacity, float32_below(self.tau),
+            stage, rows, *parts, stage.shape[1], count, token, stride, self.capacity, tau,
             H=self.heads, HP=heads, R=tile, OCTAVES=OCTAVES, COLUMNS=COLUMNS, PADDED=PADDED, MASKED=masked,
             num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
