@@ -7,8 +7,11 @@ printed. The share of the attention alone is printed beside it. Measured are
 ``gpu``    CUDA graphs of a step: without and with ``Telemetry.record`` after each layer, and the launches of the record alone
 ``host``   eager: Python time of the calls of ``record``, records on disk included, against that of the same eager step
 
-A case whose check is red reports no time: the record of the GPU must be that of the reference, bit for bit, and a graph that
-is replayed n times must have counted n steps.
+both where every layer is decoded into its place of ``Telemetry.stage`` and, as ``general``, where the record has to copy the
+readings of a step together first. The limit is for the first.
+
+A case whose check is red reports no time: the record of the GPU must be that of the reference, bit for bit, the readings in
+the stage those of a decode into new tensors, and a graph that is replayed n times must have counted n steps.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.cases import VARIANTS, Shape, Variant, page_table, queries, random_store, step
+from benchmarks.cases import VARIANTS, Shape, Variant, page_table, queries, random_store
 from benchmarks.timing import rounds_for, timed
-from witcert.kernels.decode import DecodeOutput
+from witcert.kernels.decode import DecodeOutput, ReadingBuffers, decode
 from witcert.kernels.telemetry import StepRecord
 from witcert.kernels.telemetry.step_reference import add_reference
 from witcert.telemetry import Telemetry
@@ -56,6 +59,11 @@ class TelemetryCase:
     @property
     def name(self) -> str:
         return f"L{self.layers}-{self.shape.name} {self.variant.name}"
+
+    @property
+    def readings(self) -> int:
+        """Of one layer."""
+        return 2 if self.variant.meter == "tierB" else 1
 
 
 def cases(tokens: list[int], batch: list[int]) -> list[TelemetryCase]:
@@ -105,13 +113,16 @@ class Products:
         return [x @ w for x, w in zip(self.rows, self.weights[layer], strict=True)]
 
 
+Outputs = Callable[[int, ReadingBuffers | None], DecodeOutput]
+
+
 def _loop(
-    outputs: Callable[[int], DecodeOutput], case: TelemetryCase, telemetry: Telemetry | None, products: Products | None
+    outputs: Outputs, case: TelemetryCase, telemetry: Telemetry | None, products: Products | None
 ) -> list[DecodeOutput]:
-    """One step: every layer, with the model's products or without, recorded or not."""
+    """One step: every layer, with the model's products or without, recorded in the stage or not at all."""
     kept = []
     for layer in range(case.layers):
-        out = outputs(layer)
+        out = outputs(layer, None if telemetry is None else telemetry.stage(layer, case.shape.batch, case.readings))
         if products is not None:
             products(layer)
         if telemetry is not None:
@@ -120,10 +131,21 @@ def _loop(
     return kept
 
 
-def _record(held: list[DecodeOutput], telemetry: Telemetry) -> None:
-    """Record one step that was computed before."""
+def _record(held: list[DecodeOutput], case: TelemetryCase, telemetry: Telemetry, staged: bool) -> None:
+    """Record one step that was computed before; staged: into the stage, so that its place is asked for too."""
     for layer, out in enumerate(held):
+        if staged:
+            telemetry.stage(layer, case.shape.batch, case.readings)
         telemetry.record(layer, out.readings)
+
+
+def _same(staged: list[DecodeOutput], fresh: list[DecodeOutput]) -> bool:
+    """Whether two steps have the same bits in all that is recorded."""
+    return all(
+        torch.equal(torch.as_tensor(a.meter.value), torch.as_tensor(b.meter.value)) and torch.equal(a.c_max, b.c_max)
+        for x, y in zip(staged, fresh, strict=True)
+        for a, b in zip(x.readings, y.readings, strict=True)
+    )
 
 
 def _host(work: Callable[[], Any], repeats: int) -> float:
@@ -144,8 +166,10 @@ def measure(case: TelemetryCase, repeats: int) -> dict[str, Any]:
     sets = min(case.layers, rounds_for(shape.read(4 * shape.head_dim)))
     stores = [random_store(shape, variant, 16) for _ in range(sets)]
 
-    def outputs(layer: int) -> DecodeOutput:
-        return step(q, stores[layer % sets], table, variant, shape)
+    scale, meter = shape.head_dim**-0.5, variant.meter_of(shape)
+
+    def outputs(layer: int, into: ReadingBuffers | None = None) -> DecodeOutput:
+        return decode(q, stores[layer % sets], table, scale=scale, meter=meter, into=into)
 
     with Telemetry(case.layers, shape.kv_heads * shape.group, device="cuda") as telemetry:
         products = Products(case)
@@ -155,26 +179,32 @@ def measure(case: TelemetryCase, repeats: int) -> dict[str, Any]:
         full = timed([partial(_loop, outputs, case, telemetry, products)], repeats)
         counted = telemetry.snapshot()
         per_step = shape.batch * shape.kv_heads * shape.group
-        tiers = 2 if variant.meter == "tierB" else 1
         cells = sum(int(t.cells.sum()) for t in counted.tiers)
-        if counted.steps - before <= repeats or cells != counted.steps * case.layers * per_step * tiers:
+        if counted.steps - before <= repeats or cells != counted.steps * case.layers * per_step * case.readings:
             raise RuntimeError(f"RED {case.name}: {counted.steps} steps and {cells} cells were counted")
-        held = _loop(outputs, case, None, None)
-        alone = timed([partial(_record, held, telemetry)] * 8, repeats)
+        fresh, held = _loop(outputs, case, None, None), _loop(outputs, case, telemetry, None)
+        if not _same(held, fresh):
+            raise RuntimeError(f"RED {case.name}: the readings in the stage are not those of a decode into new tensors")
+        alone = timed([partial(_record, held, case, telemetry, True)] * 8, repeats)
+        general = timed([partial(_record, fresh, case, telemetry, False)] * 8, repeats)
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.jsonl"
         with Telemetry(case.layers, shape.kv_heads * shape.group, device="cuda", jsonl=file) as telemetry:
             eager = _host(partial(_loop, outputs, case, None, products), 40)
-            calls = _host(partial(_record, held, telemetry), 80)
+            held = _loop(outputs, case, telemetry, None)
+            calls = _host(partial(_record, held, case, telemetry, True), 80)
+            general_calls = _host(partial(_record, fresh, case, telemetry, False), 80)
     return {
         "case": case.name, "layers": case.layers, "shape": shape.name, "variant": variant.name,
         "gpu_step_seconds": bare.seconds, "gpu_step_spread": bare.spread,
         "gpu_recorded_seconds": full.seconds, "gpu_recorded_spread": full.spread,
         "gpu_attention_seconds": attention.seconds, "gpu_record_seconds": alone.seconds,
+        "gpu_record_general_seconds": general.seconds, "gpu_share_general": general.seconds / bare.seconds,
         "gpu_share": alone.seconds / bare.seconds, "gpu_share_of_attention": alone.seconds / attention.seconds,
         "gpu_share_by_difference": full.seconds / bare.seconds - 1.0,
         "host_step_seconds": eager, "host_record_seconds": calls, "host_share": calls / eager,
+        "host_record_general_seconds": general_calls, "host_share_general": general_calls / eager,
     }  # fmt: skip
 
 
@@ -195,7 +225,8 @@ def main() -> int:
         print(f"benchmarks.telemetry: RED, {wrong}; no time is reported", file=sys.stderr)
         return 1
     print(f"{torch.cuda.get_device_name()}: all layers of a model; check: the record is the reference's")
-    heads = (("record us", 9), ("share", 7), ("differ.", 8), ("attent.", 8), ("host us", 8), ("share", 7))
+    heads = (("record us", 9), ("share", 7), ("differ.", 8), ("attent.", 8), ("general", 8), ("share", 7), ("host us", 8),
+             ("share", 7), ("general", 8), ("share", 7))  # fmt: skip
     print(f"{'case':46s} {'step us':>9s} " + " ".join(f"{name:>{width}s}" for name, width in heads))
     rows = []
     for case in cases(args.tokens, args.batch):
@@ -204,8 +235,9 @@ def main() -> int:
         print(
             f"{case.name:46s} {row['gpu_step_seconds'] * 1e6:9.1f} {row['gpu_record_seconds'] * 1e6:9.2f} "
             f"{row['gpu_share']:7.2%} {row['gpu_share_by_difference']:8.2%} "
-            f"{row['gpu_share_of_attention']:8.2%} {row['host_record_seconds'] * 1e6:8.0f} "
-            f"{row['host_share']:7.2%}",
+            f"{row['gpu_share_of_attention']:8.2%} {row['gpu_record_general_seconds'] * 1e6:8.2f} "
+            f"{row['gpu_share_general']:7.2%} {row['host_record_seconds'] * 1e6:8.0f} {row['host_share']:7.2%} "
+            f"{row['host_record_general_seconds'] * 1e6:8.0f} {row['host_share_general']:7.2%}",
             flush=True,
         )
         torch.cuda.empty_cache()

@@ -88,10 +88,8 @@ def float32_above(x: Tensor) -> Tensor:
     return torch.where(near.double() < x, near.nextafter(torch.full_like(near, torch.inf)), near)
 
 
-def repairs_of(repaired: Tensor | int | None, batch: int | None, heads: int) -> tuple[int, Tensor | bool | None]:
+def repairs_of(repaired: Tensor | int, batch: int | None, heads: int) -> tuple[int, Tensor | bool | None]:
     """How many, and the flags of each row if they are known (False: none is repaired; None: unknown which)."""
-    if repaired is None:
-        return 0, False
     if isinstance(repaired, Tensor):
         fits = repaired.dtype == torch.bool and repaired.ndim == 2 and repaired.device.type == "cpu"
         if not fits or (batch is not None and len(repaired) != batch) or not 1 <= repaired.shape[1] <= heads:
@@ -103,10 +101,8 @@ def repairs_of(repaired: Tensor | int | None, batch: int | None, heads: int) -> 
     return repaired, False if repaired == 0 else None
 
 
-def requests_of(request: Sequence[Request] | Request, batch: int | None) -> tuple[Request, ...] | None:
+def requests_of(request: Sequence[Request] | int | str, batch: int | None) -> tuple[Request, ...]:
     """One for each row."""
-    if request is None:
-        return None
     each = (request,) * (batch or 1) if isinstance(request, (int, str)) else tuple(request)
     if (batch is not None and len(each) != batch) or any(not isinstance(r, (int, str, type(None))) for r in each):
         raise InputError(f"request={request!r} is not one number or name for each of {batch} rows")

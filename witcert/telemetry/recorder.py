@@ -21,7 +21,7 @@ from torch import Tensor
 import witcert
 from witcert.errors import InputError, WitCertError
 from witcert.guarantees import LABELS
-from witcert.kernels.decode import Reading
+from witcert.kernels.decode import Reading, ReadingBuffers
 from witcert.kernels.telemetry.step import SAMPLES, StepRecord
 from witcert.kernels.telemetry.step_reference import add_reference
 from witcert.telemetry.calls import Waiting, checked, float32_above, masked, repairs_of, requests_of
@@ -29,6 +29,7 @@ from witcert.telemetry.history import History
 from witcert.telemetry.jsonl import LINES, LineFile
 from witcert.telemetry.samples import Call, Request, SampleLog
 from witcert.telemetry.snapshot import Point, Snapshot
+from witcert.telemetry.stage import Stage, Stages
 from witcert.telemetry.unpack import tier_counts
 
 __all__ = ["Telemetry"]
@@ -44,9 +45,10 @@ PENDING = 2**22
 class Telemetry:
     """Counts of every meter of a serving process, by guarantee, layer and head.
 
-    Call :meth:`record` after each attention call. The readings of one forward pass are counted together, in two launches,
-    when its last layer is recorded (or a layer comes again): a :class:`~witcert.kernels.telemetry.StepRecord` on the
-    device. Nothing waits for the device except :meth:`snapshot` and :meth:`close`.
+    Call :meth:`record` after each attention call. The readings of one forward pass are counted together when its last layer
+    is recorded (or a layer comes again): a :class:`~witcert.kernels.telemetry.StepRecord` on the device. That takes one
+    launch where every layer was decoded into its place of :meth:`stage`, and two otherwise: a copy of all readings comes
+    first. Nothing waits for the device except :meth:`snapshot` and :meth:`close`.
 
     Parameters
     ----------
@@ -62,7 +64,7 @@ class Telemetry:
     -----
     CUDA graphs: record one step before the capture, and whole steps inside it; replays are counted on the device. What
     only the host knows (request, repairs, bytes) is not counted by a replay. While another thread may read the record (a
-    server is running), capture inside :meth:`exclusive`.
+    server is running), capture inside :meth:`exclusive`. Replay a graph whose steps go through the stage between steps only.
     """
 
     def __init__(
@@ -88,10 +90,14 @@ class Telemetry:
         self._tier = {t: i for i, t in enumerate(tiers)}
         self._promises: dict[str, dict[tuple[str, float], None]] = {t: {} for t in tiers}
         self._waiting: list[Waiting] = []
+        self._stages = Stages(layers, heads, self._tier, self.device, PENDING)
+        self._stage: Stage | None = None
+        self._staged = 0  # layers of the step in progress, from the first one on, that lie in the stage
         self._shape: tuple[int, ...] = ()
         self._calls: dict[int, Call | None] = {}
         self._capturing = False
         self._indices: dict[tuple[int, ...], Tensor] = {}
+        self._captured: dict[tuple[int, ...], Tensor] = {}  # those that graphs read
         self._token = 0
         self._repairs = self._bytes = self._violations = 0
         self._lock = threading.Lock()  # around what is enqueued on the record, never around waiting
@@ -116,6 +122,42 @@ class Telemetry:
         _OPEN.add(self)
 
     # ------------------------------------------------------------------ the hot path
+    def _check(self, layer: int) -> None:
+        if self._closed:
+            raise WitCertError("this Telemetry is closed")
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.layers:
+            raise InputError(f"layer={layer!r} is outside 0..{self.layers - 1}")
+
+    def stage(self, layer: int, batch: int, readings: int) -> ReadingBuffers | None:
+        """Where to decode a layer's readings to (``into``), so that :meth:`record` need not copy them; None: nowhere.
+
+        Parameters
+        ----------
+        layer : 0 .. layers - 1. Ask for each layer anew before its decode, and record it before the next.
+        batch, readings : rows of the decode, and readings that its meter gives, at most one a tier.
+
+        Notes
+        -----
+        All steps share one memory: readings in it hold until the next step's are written, so copy what is to be kept. Nothing
+        is overwritten before it is counted as long as decode and :meth:`record` are on one stream, on which the launch that
+        counts a step comes before the next decode; asking for a layer that is recorded already ends the step in progress.
+        It is always right to record something else than what was decoded here, such as the readings after a repair: all of
+        that step is then counted from a copy. None: no readings, a batch of 0, more than 2^22 cells in a step, another batch
+        or number of readings than in the step in progress, or a CUDA graph capture before which no step as large was staged.
+        """
+        self._check(layer)
+        stage = self._stage
+        same = stage is not None and stage.shape[0] == batch and stage.readings == readings
+        if not same:
+            self._stages.check(batch, readings)
+        if layer in self._calls and self._waiting:
+            self.commit()
+        if not same:
+            if self._waiting:
+                return None
+            stage = self._stage = self._stages.of(batch, readings)
+        return None if stage is None else stage.buffers[layer]
+
     def record(
         self, layer: int, readings: Sequence[Reading], *, repaired: Tensor | int | None = None, bytes: int = 0,
         request: Sequence[Request] | Request = None, lens: Tensor | None = None,
@@ -128,23 +170,25 @@ class Telemetry:
             layer ends the step.
         readings : of what was served in the end (after repair), at most one a tier; float32 [batch, heads] of a decode or
             [batch, C, heads] of an extend (float64 on the CPU, rounded up). They are kept until the step ends, and must not
-            be written to.
+            be written to before, unless by a decode into :meth:`stage`.
         repaired : KV heads of a sequence that were repaired: how many, or bool [batch, Hkv] on the host. None: 0.
         bytes : paged in for this call.
         request : of each row of the batch, or of all; goes into records only, never into a metric.
         lens : int32 or int64 [batch] with [batch, C, heads]: queries of each row; what lies past them is not counted.
         """
-        if self._closed:
-            raise WitCertError("this Telemetry is closed")
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < self.layers:
-            raise InputError(f"layer={layer!r} is outside 0..{self.layers - 1}")
+        self._check(layer)
         if isinstance(bytes, bool) or not isinstance(bytes, int) or bytes < 0:
             raise InputError(f"bytes={bytes!r} is not a whole number >= 0")
-        new, shape = checked(readings, layer, self._tier, (self.layers, self.heads), self.device, self._shape)
-        if lens is not None and new:
-            new = masked(new, lens, shape, self.device)
-        count, flags = repairs_of(repaired, shape[0] if new else None, self.heads)
-        requests = requests_of(request, shape[0] if new else None)
+        found = self._stage.find(layer, readings) if self._stage is not None and lens is None else None
+        if found is not None and self._stage is not None:
+            new, shape = found, self._stage.shape
+        else:
+            new, shape = checked(readings, layer, self._tier, (self.layers, self.heads), self.device, self._shape)
+            if lens is not None and new:
+                new = masked(new, lens, shape, self.device)
+        batch = shape[0] if new else None
+        count, flags = (0, False) if repaired is None else repairs_of(repaired, batch, self.heads)
+        requests = None if request is None else requests_of(request, batch)
         if layer in self._calls or (new and self._waiting and shape != self._shape):
             self.commit()
         for r in readings:
@@ -152,10 +196,12 @@ class Telemetry:
         if new:
             capturing = self._cuda and torch.cuda.is_current_stream_capturing()
             if self._waiting and capturing != self._capturing:
-                self._waiting, self._calls = [], {}
+                self._waiting, self._calls, self._staged = [], {}, 0
                 raise WitCertError("a graph was captured around part of a step: it must hold whole steps, all layers")
             self._capturing, self._shape = capturing, shape
             self._waiting += new
+            if found is not None and layer == self._staged:
+                self._staged += 1
         self._repairs += count
         self._bytes += bytes
         if self._log is None:
@@ -163,22 +209,27 @@ class Telemetry:
         else:
             deltas = {r.meter.label: r.meter.delta for r in readings}
             self._calls[layer] = Call(requests, flags, shape[1] if len(shape) == 3 else 1, deltas)
-        if layer == self.layers - 1 or len(self._waiting) * math.prod(shape) > PENDING:
+        if layer == self.layers - 1 or (found is None and len(self._waiting) * math.prod(shape) > PENDING):
             self.commit()
 
     def commit(self) -> None:
         """End the step in progress: count what waits. Called by :meth:`record`; nothing waits for the device."""
         waiting, calls, self._waiting, self._calls = self._waiting, self._calls, [], {}
+        staged, self._staged = self._staged, 0
         if not waiting:
             return
         capturing = self._cuda and torch.cuda.is_current_stream_capturing()
         if capturing != self._capturing:
             raise WitCertError("a graph was captured around part of a step: it must hold whole steps, all layers")
-        both = torch.cat([w.meter for w in waiting] + [w.c_max for w in waiting])
-        stage = float32_above(both).view(2, len(waiting), -1, self.heads)
+        partial = False
+        if staged == self.layers and self._stage is not None:
+            stage = self._stage.tensor
+        else:
+            partial = any(w.masked for w in waiting)
+            both = torch.cat([w.meter for w in waiting] + [w.c_max for w in waiting])
+            stage = float32_above(both).view(2, len(waiting), -1, self.heads)
         rows = self._index(tuple([w.row for w in waiting]), capturing)
-        partial = any(w.masked for w in waiting)
-        stride = max(self._stride, -(-stage[0].numel() // SAMPLES))
+        stride = max(self._stride, -(-(stage.numel() // 2) // SAMPLES))
         token, self._token = self._token, self._token + 1
         if self._log is not None:
             self._log.remember(token, {k: c for k, c in calls.items() if c is not None}, capturing)
@@ -204,6 +255,8 @@ class Telemetry:
             if len(self._indices) >= 1024:
                 self._indices.clear()
             self._indices[rows] = index
+        if capturing:
+            self._captured[rows] = index
         return index
 
     def _drain(self) -> None:
