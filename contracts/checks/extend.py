@@ -17,9 +17,9 @@ from contracts.checks._stores import Case, exact_case, generator, normal, outlie
 from contracts.checks._truth import Attention, Interval, attention
 from contracts.discharge import Outcome, Setting, Violation, discharges
 from witcert.budget import Budget
-from witcert.kernels.decode import BandMeter, HalfStepMeter, Reading, TierBMeter
+from witcert.kernels.decode import BandMeter, HalfStepMeter, PagePart, Reading, TierBMeter
 from witcert.kernels.decode.budget import dot_gamma
-from witcert.kernels.extend import ExtendOutput, extend
+from witcert.kernels.extend import ExtendOutput, extend, merge_extend
 from witcert.kernels.extend.budget import packed_gamma, tiny_keys
 from witcert.kernels.formats import Dither, ExactStore
 from witcert.witness import Bands
@@ -45,13 +45,16 @@ class Chunk:
         return extend(self.q, self.k, self.v, case.store, case.table, self.lens, scale=case.scale, meter=meter,
                       window=case.window, softcap=case.softcap, sinks=case.sinks)  # fmt: skip
 
-    def queries(self) -> Iterator[tuple[int, Attention, Tensor]]:
-        """Every position of the chunk: its truth over prefix and chunk, and the steps (0 for the chunk's own keys)."""
+    def queries(self, k_hat: Tensor | None = None) -> Iterator[tuple[int, Attention, Tensor]]:
+        """Every position of the chunk, its truth over prefix and chunk, and what it sees [N, S + C].
+
+        k_hat : the served keys of the prefix [N, S, Hkv, d], if they are at hand.
+        """
         case, size = self.prefix, self.k.shape[1]
         start, lens = case.table.seq_lens[:, None], self.lens[:, None]
         old, new = torch.arange(case.k.shape[1], device=lens.device), torch.arange(size, device=lens.device)
         exact = torch.cat([case.k.double(), self.k.double()], 1)
-        bad = torch.cat([served(case), self.k.double()], 1)
+        bad = torch.cat([served(case) if k_hat is None else k_hat, self.k.double()], 1)
         for i in range(size):
             seen = torch.cat([(old < start) & (i < lens), (new <= i) & (new < lens) & (i < lens)], 1)
             if case.window is not None:
@@ -61,6 +64,7 @@ class Chunk:
 
 
 def _steps(chunk: Chunk, truth: Attention) -> Tensor | None:
+    """Quantization steps of prefix and chunk, [N, Hkv, S + C, d]; 0 for the chunk's own keys."""
     case = chunk.prefix
     if isinstance(case.store, ExactStore):
         return None
@@ -213,6 +217,48 @@ def options(setting: Setting) -> Outcome:
         sinks = normal(g, heads * group).float() if sink else None
         _judge(referee, _chunk(g, replace(case, window=window, softcap=cap, sinks=sinks), length, case.q), meter)
     return referee.outcome(SEED + 2)
+
+
+@discharges(
+    "lse_merge.conclusion", "meter_sound.conclusion", "acert_merge.conclusion", "cmax_merge.conclusion",
+    "lse_merge_exp.conclusion",
+)  # fmt: skip
+def two_parts(setting: Setting) -> Outcome:
+    """A chunk over a dithered prefix with some pages exact in a second store: the merged readings bound every whole cell."""
+    referee, g = Referee(), generator(setting.device, SEED + 5)
+    n, heads, group, size, length = (1024, 2, 8, 64, 6) if setting.full else (3, 2, 1, 40, 3)
+    lens = ragged(g, n, size)
+    k = keys(g, "normal", n, size, heads, 64, HALF)
+    q = normal(g, n, heads * group, 64).half()
+    case = packed_case(g, q, k, k, lens, page_size=16, dither=Dither(SEED, 3, values=False))
+    side = exact_case(g, q, k, k, k, lens, page_size=16, bands=Bands(64))
+    chunk = _chunk(g, replace(case, window=50), length, q)
+    parts = (torch.rand((n, heads, case.table.pages.shape[1]), generator=g, device=g.device) < 0.5).to(torch.uint8)
+    parts[1] = 1
+    meter = TierBMeter(Budget(1, heads * group, heads), 64)
+    new = chunk.q, chunk.k, chunk.v
+    first = extend(*new, case.store, case.table, chunk.lens, scale=case.scale, window=50, meter=meter,
+                   part=PagePart(parts, 0))  # fmt: skip
+    # the second store has pages of its own for the same tokens, and leaves the chunk to the first
+    second = extend(*new, side.store, side.table, chunk.lens, scale=case.scale, window=50, meter=BandMeter(),
+                    part=PagePart(parts, 1), own=False)  # fmt: skip
+    got = merge_extend(first, second, tokens=case.table.max_tokens)
+    exact = parts.bool().repeat_interleave(16, -1)[..., :size].transpose(1, 2)[..., None]  # [N, S, Hkv, 1]
+    kept = torch.nn.functional.pad(exact.transpose(1, 2), (0, 0, 0, length), value=True)  # [N, Hkv, S + C, 1]
+    for i, truth, seen in chunk.queries(torch.where(exact, k.double(), served(case))):
+        found = _steps(chunk, truth)
+        assert found is not None
+        steps = torch.where(kept, 0.0, found)
+        for reading, real in zip(got.readings, real_bounds(truth, meter, steps), strict=True):
+            judge_reading(referee, f"{reading.meter.theorem} of two parts, position {i}", _at(reading, i), real)
+        want = truth.logit.masked_fill(~truth.alive, -math.inf).logsumexp(-1).flatten(1)
+        alive = seen.any(-1)[:, None].expand(want.shape)
+        allowed = (_arithmetic(chunk, truth) + truth.size * dot_gamma(64)).amax(-1).flatten(1) + 2.0**-13
+        lse = got.lse[:, i].double()
+        referee.within("lse of two parts", torch.where(alive, lse, 0.0), torch.where(alive, want, 0.0), allowed, truth.place)
+        if bool((lse[~alive] != -math.inf).any()):
+            raise Violation(f"position {i} of two parts sees nothing and has a mass")
+    return referee.outcome(SEED + 5)
 
 
 @discharges("ratio_envelope.conclusion", "meter_sound.conclusion")

@@ -94,6 +94,14 @@ MUTANTS = (
         "+ lost_norm) * own)[None, :] + slack", "+ lost_norm) * (own * 0.0))[None, :] + slack", ("extend.tier_a",),
     ),
     Mutant(
+        "extend_chunk_counted_twice", "The second read of two counts the chunk's own keys again.",
+        "witcert/kernels/extend/launch.py", "OWN=own,", "OWN=k is not None,", ("extend.two_parts",),
+    ),
+    Mutant(
+        "extend_reads_both_parts", "A read of one part has the prefix's pages of the other part too.", EXTEND,
+        "other=PART ^ 1).to(tl.int32) == PART)", "other=PART ^ 1).to(tl.int32) <= 1)", ("extend.two_parts",),
+    ),
+    Mutant(
         "vanished_weight_forgotten", "A token whose weight underflows takes its bound along.", EXTEND_PARTS,
         "        least = tl.maximum(alpha, 1.1754943508222875e-38)", "        least = alpha", ("extend.vanished",),
     ),

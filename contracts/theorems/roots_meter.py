@@ -92,7 +92,7 @@ CONTRACTS = (
         "acert_merge",
         "cb1c47c931d40770aae2fb80a0a27de4c0b2a4cc575002da34b5ab28aee6b347",
         "177b63f6869b4b128d780e3a668be2a7c703929989555e78e5639fb1b1978ee2",
-        conclusion=Output("log A merged from splits, against the unsplit one", "merge.two_parts"),
+        conclusion=Output("log A merged from splits, against the unsplit one", "extend.two_parts", "merge.two_parts"),
         hypotheses={
             "h_nonneg": _EXP,
             "h_part": Same("lse_merge.h_part", how="the same splits"),
@@ -105,7 +105,7 @@ CONTRACTS = (
         "f3dcee8b67dc0488243e953d53a8fdc099d667caa5a3aee94a4965d0f1aa2831",
         conclusion=Output(
             "output merged from the log-sum-exp values of splits, against the unsplit one",
-            "merge.two_parts",
+            "extend.two_parts", "merge.two_parts",
         ),
         hypotheses={
             "h_nonneg": _EXP,
@@ -120,7 +120,7 @@ CONTRACTS = (
         "cmax_merge",
         "31f897e182d22baa9a0dab107e81b84d549549cc82e23d38c982d30a442a86ac",
         "e1ee1205460041169066f47e28ce0f068c16f52fa25a4d38ad6263ee538d73d1",
-        conclusion=Output("C merged from splits, against the unsplit one", "merge.two_parts"),
+        conclusion=Output("C merged from splits, against the unsplit one", "extend.two_parts", "merge.two_parts"),
         hypotheses={"h_part": Same("lse_merge.h_part", how="the same splits")},
     ),
     Contract(

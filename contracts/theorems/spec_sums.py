@@ -46,7 +46,7 @@ CONTRACTS = (
         "a143d831f40bd9dd7efb534e9969d7f77084fbb8dc951aa1e7c4a369d3656264",
         conclusion=Output(
             "output, log-sum-exp and log A of 1 to 64 splits, in any order, against the unsplit ones",
-            "merge.splits", "merge.partition", "merge.blocks", "merge.two_parts", "merge.vanished",
+            "extend.two_parts", "merge.splits", "merge.partition", "merge.blocks", "merge.two_parts", "merge.vanished",
         ),
         hypotheses={
             "h_nonneg": _TERMS,

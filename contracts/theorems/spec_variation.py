@@ -42,8 +42,8 @@ CONTRACTS = (
         "a40b9367a593ca485113b2b7bb988ba8e63ec632e9445ca6ccb37318567f6baf",
         conclusion=Output(
             "the meter of every cell of decode and extend, as the kernel reports it, against the true distance",
-            "crosscheck.four_ways", "extend.tier_a", "extend.packed", "extend.options", "extend.vanished",
-            "merge.splits", "merge.two_parts", "merge.vanished", "meter.tier_a", "meter.half_step",
+            "crosscheck.four_ways", "extend.tier_a", "extend.packed", "extend.options", "extend.two_parts",
+            "extend.vanished", "merge.splits", "merge.two_parts", "merge.vanished", "meter.tier_a", "meter.half_step",
             "meter.tier_b", "meter.options", "meter.long_sequences", "repair.prediction",
         ),
         hypotheses={

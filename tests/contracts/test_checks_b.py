@@ -164,6 +164,10 @@ def unscaled(real: Any) -> Any:
     return lambda *a, **k: real(*a, **(k | {"scale": 1.0}))
 
 
+def counted_twice(real: Any) -> Any:
+    return lambda *a, **k: real(*a, **(k | {"own": True}))
+
+
 WRONG: dict[str, tuple[str, Callable[..., Any]]] = {
     "meter shaved": ("meter.tier_a", shave(meter=0.97)),
     "log A shaved": ("meter.tier_a", shave(log_a=0.98)),
@@ -206,7 +210,8 @@ def test_a_wrong_decode_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> 
     [
         ("extend.tier_a", shave(meter=0.7)), ("extend.tier_a", shave(c_max=0.95)), ("extend.packed", shave(log_a=0.5)),
         ("extend.options", without("window")), ("extend.options", without("softcap")), ("extend.options", without("sinks")),
-        ("extend.vanished", shave(meter=0.01)), ("extend.no_claim", certain),
+        ("extend.vanished", shave(meter=0.01)), ("extend.no_claim", certain), ("extend.two_parts", shave(log_a=0.5)),
+        ("extend.two_parts", counted_twice), ("extend.two_parts", without("part")),
     ],
 )  # fmt: skip
 def test_a_wrong_extend_is_found(name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,9 @@ def cached(
         s = store.k_scale[slots // store.page_size, :, slots % store.page_size].double() * STEP  # [B T, Hkv, d / 32]
         step = rows(torch.where(s >= 0, s, math.inf))
         outliers = outlier_mask(store)
-    return Cached(rows(served_keys(store, slots)), rows(served_values(store, slots)), position, seen, witness, step, outliers)
+    return Cached(
+        rows(served_keys(store, slots)), rows(served_values(store, slots)), position, seen, witness, step, outliers
+    )
 
 
 def _prefix_bounds(q: Tensor, c: Cached, scale: float, meter: Meter, *, lossy: bool) -> list[Tensor]:
@@ -205,7 +207,9 @@ def _block(
         log_a, c_max = bounds.log_accumulator(p, full), full.amax(-1)
         value = bounds.meter(log_a, c_max)
         lost = broken | log_a.isnan() | value.isnan()
-        columns.append((log_a.masked_fill(lost, math.inf), c_max.masked_fill(lost, math.inf), value.masked_fill(lost, 1.0)))
+        columns.append(
+            (log_a.masked_fill(lost, math.inf), c_max.masked_fill(lost, math.inf), value.masked_fill(lost, 1.0))
+        )
     log_a, c_max, value = (round_up(torch.stack(x), torch.float32) for x in zip(*columns, strict=True))
     return Sums(out, lse, log_a, c_max, value)
 
@@ -217,8 +221,9 @@ def attend(
 ) -> Sums:  # fmt: skip
     """Attention of q [B, C, Hq, d] over the cached tokens, and over a chunk k, v [B, C, Hkv, d] if there is one.
 
-    prefix : tokens [B] before the queries' own; with a chunk, query i is at position prefix + i and sees the chunk's first
-    i + 1 tokens; without, it is the last cached token. lens : length of each chunk. lossy: outliers were bfloat16.
+    prefix : tokens [B] before the queries' own: query i is at position prefix + i and sees the chunk's first i + 1 tokens, or
+    none of them where k is None; without a prefix, it is the last cached token. lens : length of each chunk. lossy: outliers
+    were bfloat16.
     """
     batch, chunk, heads, d = q.shape
     hkv = c.keys.shape[1]
@@ -227,22 +232,24 @@ def attend(
     rows = torch.arange(chunk)
     alive = torch.ones(batch, chunk, dtype=torch.bool)
     here = c.seen
-    if k is not None and v is not None and lens is not None and prefix is not None:
+    at = torch.full((batch, 1), 2**40)
+    if lens is not None and prefix is not None:
         alive = rows < lens.long()[:, None]
-        own = prefix.long()[:, None] + rows  # positions of the chunk [B, C]
+        at = prefix.long()[:, None] + rows  # positions of the queries [B, C]
+    if k is not None and v is not None:
+        own = at
         present = alive[:, None, :, None]
         k, v = (torch.where(present, x.double().transpose(1, 2), 0.0) for x in (k, v))
         here = torch.cat((here, alive[:, None].expand(-1, hkv, -1)), -1)
     tokens = _tokens(c, k, v)
     position = torch.cat((c.position, own), 1)  # [B, T]
-    at = own if k is not None else torch.full((batch, 1), 2**40)
     step = max(1, BLOCK // max(1, batch * heads * tokens.keys.shape[2]))
     parts = []
     for start in range(0, chunk, step):
         block = slice(start, start + step)
         query = at[:, block, None]  # [B, R, 1]
         visible = (position[:, None] <= query) & alive[:, block, None]
-        if window is not None and k is not None:
+        if window is not None and prefix is not None:
             visible &= position[:, None] > query - window
         visible = visible[:, None] & here[:, :, None]  # [B, Hkv, R, T]
         parts.append(

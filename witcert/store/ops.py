@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from witcert.kernels import decode as kernels
 from witcert.kernels.checks import positive, sink_logits, window_size
 from witcert.kernels.decode import BandMeter, DecodeOutput, HalfStepMeter, PagePart, Reading, ReadingBuffers, TierBMeter
 from witcert.kernels.decode.launch import Meter, _into, _readings
-from witcert.kernels.extend import ExtendOutput
+from witcert.kernels.extend import ExtendOutput, merge_extend
 from witcert.kernels.extend import extend as extend_kernel
+from witcert.kernels.extend.merge import as_decodes, as_extend
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 from witcert.store import float64
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["decode", "extend", "merge", "on_kernels"]
 
 Where = PageTable | Sequence[int]
+Output = DecodeOutput | ExtendOutput
 
 
 def on_kernels(device: torch.device | str) -> bool:
@@ -37,7 +39,12 @@ def on_kernels(device: torch.device | str) -> bool:
 
 def _check(q: Tensor, store: ExactStore | PackedStore, table: PageTable, meter: Meter | None, axes: str) -> None:
     """What the float64 path asks of its arguments."""
-    if not isinstance(q, Tensor) or not q.dtype.is_floating_point or q.ndim != axes.count(",") + 1 or q.device.type != "cpu":
+    if (
+        not isinstance(q, Tensor)
+        or not q.dtype.is_floating_point
+        or q.ndim != axes.count(",") + 1
+        or q.device.type != "cpu"
+    ):
         kind = f"{q.dtype} {tuple(q.shape)} on {q.device}" if isinstance(q, Tensor) else type(q).__name__
         raise InputError(f"q is {kind}; expected a floating tensor [{axes}] on the CPU")
     heads, d = q.shape[-2:]
@@ -48,7 +55,9 @@ def _check(q: Tensor, store: ExactStore | PackedStore, table: PageTable, meter: 
             raise InputError("BandMeter needs a store with a witness")
     elif isinstance(meter, (HalfStepMeter, TierBMeter)):
         if not isinstance(store, PackedStore) or (isinstance(meter, TierBMeter) and store.dither is None):
-            raise InputError(f"{type(meter).__name__} needs a packed store" + " with dither" * isinstance(meter, TierBMeter))
+            raise InputError(
+                f"{type(meter).__name__} needs a packed store" + " with dither" * isinstance(meter, TierBMeter)
+            )
         if isinstance(meter, TierBMeter) and table.max_tokens > meter.tokens:
             raise InputError(f"the table allows {table.max_tokens} tokens, the meter speaks of {meter.tokens}")
     elif meter is not None:
@@ -99,18 +108,21 @@ def decode(
 
 
 def extend(
-    pool: CachePool, layer: int, q: Tensor, k: Tensor, v: Tensor, where: Where, lens: Tensor | Sequence[int], *,
+    pool: CachePool, layer: int, q: Tensor, k: Tensor | None, v: Tensor | None, where: Where, lens: Tensor | Sequence[int], *,
     scale: float, meter: Meter | None = None, window: int | None = None, softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Tensor | None = None, part: PagePart | None = None, own: bool = True,
+    store: ExactStore | PackedStore | None = None,
 ) -> ExtendOutput:  # fmt: skip
     """Causal attention of a chunk of new tokens over the cached prefix and itself; see :func:`witcert.kernels.extend.extend`.
 
     Parameters
     ----------
-    q, k, v : [batch, C, Hq, d], [batch, C, Hkv, d] twice: the chunk, exact.
+    q, k, v : [batch, C, Hq, d], [batch, C, Hkv, d] twice: the chunk, exact; k and v may be None without own.
     where : sequences, in which the chunk was already reserved (lens is then a list; the prefix is what comes before), or
         the page table of the prefix.
     lens : tokens of each chunk, 0 to C.
+    part, own : read one part of the prefix's pages, and leave the chunk's own keys out, as there.
+    store : another store than the layer's own, such as its side pool (with a table of its own).
     """
     if isinstance(where, PageTable):
         table = where
@@ -120,25 +132,30 @@ def extend(
         table = pool.table(where, back=lens)
     if not isinstance(lens, Tensor):
         lens = torch.tensor(list(lens), dtype=torch.int32, device=pool.device)
-    store = pool.stores[layer]
+    store = pool.stores[layer] if store is None else store
     if pool.kernels:
         return extend_kernel(
-            q.contiguous(), k.contiguous(), v.contiguous(), store, table, lens, scale=scale, meter=meter, window=window,
-            softcap=softcap, sinks=sinks,
+            q.contiguous(), None if k is None else k.contiguous(), None if v is None else v.contiguous(), store, table, lens,
+            scale=scale, meter=meter, window=window, softcap=softcap, sinks=sinks, part=part, own=own,
         )  # fmt: skip
     _check(q, store, table, meter, "batch, C, Hq, d")
+    if part is not None:
+        part.check(table, store.kv_heads)
     window = window_size(window)
     sinks = sink_logits(sinks, q.shape[2], q.device)
     for name, x in (("k", k), ("v", v)):
-        if x.shape != (*q.shape[:2], store.kv_heads, store.head_dim):
-            expected = (*q.shape[:2], store.kv_heads, store.head_dim)
-            raise InputError(f"{name} has shape {tuple(x.shape)}; expected {expected}")
+        expected = (*q.shape[:2], store.kv_heads, store.head_dim)
+        if x is None and not own:
+            continue
+        if x is None or x.shape != expected:
+            raise InputError(f"{name} has shape {None if x is None else tuple(x.shape)}; expected {expected}")
     if lens.shape != (q.shape[0],) or bool((lens < 0).any() | (lens > q.shape[1]).any()):
         raise InputError(f"lens={lens.tolist()} is not {q.shape[0]} lengths in 0..{q.shape[1]}")
-    cached = float64.cached(store, table, meter=meter, back=window, part=None)
+    cached = float64.cached(store, table, meter=meter, back=window, part=part)
     got = float64.attend(
         q, cached, scale=positive("scale", scale), meter=meter, window=window, sinks=sinks, lens=lens,
-        prefix=table.seq_lens, k=k, v=v, softcap=None if softcap is None else positive("softcap", softcap),
+        prefix=table.seq_lens, k=k if own else None, v=v if own else None,
+        softcap=None if softcap is None else positive("softcap", softcap),
         lossy=pool.config.dtype == torch.bfloat16,
     )  # fmt: skip
     readings = _readings(meter, got.log_a, got.c_max, got.meter)
@@ -151,21 +168,26 @@ def _merged(first: DecodeOutput, second: DecodeOutput) -> DecodeOutput:
     top = torch.maximum(la, lb)  # NaN stays
     none = top == -math.inf
     at = torch.where(none, 0.0, top)
-    masses = torch.stack((la - at, lb - at)).exp()
+    below = torch.stack((la - at, lb - at))
+    masses = below.exp()
     shares = torch.where(none, 0.0, masses / masses.sum(0))
     weight = shares[..., None]
     out = torch.where(weight > 0, weight * torch.stack((first.out, second.out)).double(), 0.0).sum(0)
     lse = torch.where(none, -math.inf, at + masses.sum(0).log())
     out = torch.where(lse.isnan()[..., None], math.nan, out)
-    # Each lse is within half a unit of float32, which the masses, their sum and its quotient carry on; 2^-40 for float64.
-    eta = (at.abs() + 1.0) * 2.0**-23 + 2.0**-40
+    # Each lse is within half a unit of float32 of its own size, which its mass carries on; 2^-40 for float64.
+    size = torch.stack((la, lb)).abs()
+    size = size.masked_fill(size == math.inf, 0.0).amax(0)  # an empty part has no mass, exactly
+    eta = (size + 1.0) * 2.0**-23 + 2.0**-40
     readings = []
     for i, reading in enumerate(first.readings):
         other = second.readings[i % len(second.readings)]
         excess = torch.zeros_like(at)
-        for share, r in zip(shares, (reading, other), strict=True):
-            term = share * up(torch.expm1(r.log_a.double()), LIBRARY)
-            excess = excess + torch.where(none, 0.0, term)
+        for share, under, r in zip(shares, below, (reading, other), strict=True):
+            a = r.log_a.double()
+            # A large A may lift a mass that float64 cannot hold: its product comes from the sum of the logarithms.
+            term = torch.where(a > 40.0, (under + a).exp() / masses.sum(0), share * torch.expm1(a.clamp_max(40.0)))
+            excess = excess + torch.where(none, 0.0, up(term, 2 * LIBRARY))
         excess = up(excess * (1 + eta) / (1 - eta), 16)
         log_a = up(torch.log1p(excess), LIBRARY)
         c_max = torch.maximum(reading.c_max, other.c_max).double()
@@ -179,19 +201,42 @@ def _merged(first: DecodeOutput, second: DecodeOutput) -> DecodeOutput:
     return DecodeOutput(out.to(first.out.dtype), lse.float(), tuple(readings))
 
 
-def merge(pool: CachePool, first: DecodeOutput, second: DecodeOutput, *, tokens: int | None = None) -> DecodeOutput:
-    """One output from two decodes of the same queries over the two parts of a cache; see :func:`witcert.kernels.decode.merge`.
+@overload
+def merge(pool: CachePool, first: DecodeOutput, second: DecodeOutput, *, tokens: int | None = None) -> DecodeOutput: ...
 
-    tokens : most tokens that a sequence has; None: what the pool's tables allow.
+
+@overload
+def merge(pool: CachePool, first: ExtendOutput, second: ExtendOutput, *, tokens: int | None = None) -> ExtendOutput: ...
+
+
+def merge(pool: CachePool, first: Output, second: Output, *, tokens: int | None = None) -> Output:
+    """One output from two decodes, or two extends, of the same queries over the two parts of a cache.
+
+    See :func:`witcert.kernels.decode.merge` and :func:`witcert.kernels.extend.merge_extend`. tokens : most cached tokens of a
+    sequence; None: what the pool's tables allow.
     """
     most = pool.config.max_pages * pool.config.page_size if tokens is None else tokens
+    if isinstance(first, ExtendOutput):
+        if not isinstance(second, ExtendOutput) or first.out.shape != second.out.shape:
+            raise InputError(f"second is {type(second).__name__} of {tuple(second.out.shape)}; expected an ExtendOutput of "
+                             f"{tuple(first.out.shape)}")  # fmt: skip
+        if pool.kernels:
+            return merge_extend(first, second, tokens=most)
+        merged = merge(pool, as_decodes(first), as_decodes(second), tokens=most)
+        return as_extend(merged, *first.out.shape[:2])
+    if not isinstance(second, DecodeOutput):
+        raise InputError(f"second is {type(second).__name__}; expected a DecodeOutput")
     if pool.kernels:
         return kernels.merge(first, second, tokens=most)
     count, other = len(first.readings), len(second.readings)
     if first.out.shape != second.out.shape or (count == 0) != (other == 0) or other not in (0, 1, count):
-        raise InputError(f"first has {count} readings of {tuple(first.out.shape)}, second {other} of {tuple(second.out.shape)}")
+        raise InputError(
+            f"first has {count} readings of {tuple(first.out.shape)}, second {other} of {tuple(second.out.shape)}"
+        )
     if other == 1 and not (isinstance(second.readings[0].meter, Proved) and not second.readings[0].meter.delta):
         raise InputError("the one reading of second has a probability; it cannot stand beside every reading of first")
-    if other > 1 and any(type(a.meter) is not type(b.meter) for a, b in zip(first.readings, second.readings, strict=True)):
+    if other > 1 and any(
+        type(a.meter) is not type(b.meter) for a, b in zip(first.readings, second.readings, strict=True)
+    ):
         raise InputError("the readings of first and second have different labels")
     return _merged(first, second)

@@ -23,17 +23,19 @@ from triton.compiler import ASTSource
 from witcert.kernels.extend.kernel import extend_kernel as kernel
 from witcert.kernels.extend.launch import _tile
 
-def build(kind, d, group, rows, meter, options, half="fp16", bands=16, heads=2):
+def build(kind, d, group, rows, meter, options, half="fp16", bands=16, heads=2, part=-1, own=True):
     packed, out = kind != "exact", 2 * int(kind.partition("m")[2] or 0) if kind != "exact" else 0
     rounds = 7 if kind.startswith("dither") else 0
     m, n, warps = _tile(d, rows, packed, heads)
     constants = dict(HKV=2, G=group, D=d, M=m, N=n, PAGE=16, PACKED=packed, K_ROUNDS=rounds, V_ROUNDS=rounds, OUT=out,
-                     METER=meter, NB=bands, HALF=True, WINDOW=options, CAP=options, SINK=options, INTERPRET=False)
+                     METER=meter, NB=bands, HALF=True, WINDOW=options, CAP=options, SINK=options, PART=part, OWN=own,
+                     INTERPRET=False)
     pointers = {name: half for name in ("q_ptr", "k_ptr", "v_ptr", "out_ptr")}
     pointers |= {name: "i8" if packed else half for name in ("k_pool", "v_pool")}
     pointers |= {name: "fp16" for name in ("k_scale", "v_scale", "witness_ptr", "outlier_pool")}
     pointers |= {name: "i32" for name in ("lens_ptr", "pages_ptr", "prefix_ptr", "outlier_ptr", "epochs_ptr")}
     pointers |= {name: "fp32" for name in ("sink_ptr", "lse_ptr", "log_a_ptr", "c_ptr", "meter_ptr")}
+    pointers |= {"part_ptr": "u8"}
     integers = ("chunk", "cells", "page_stride", "window", "key_low", "key_high", "layer")
     signature, attributes = {}, {}
     for i, name in enumerate(kernel.arg_names):
@@ -92,6 +94,16 @@ def test_the_output_path_is_the_same_with_a_meter(kind: str, meter: int) -> None
     # flushing ones: those of one logarithm (of the mass), and of one more for each reading
     assert off["logarithm"] > 0
     assert on["logarithm"] == off["logarithm"] * (2 if meter < 3 else 3)
+
+
+def test_one_part_of_the_prefix() -> None:
+    """A part changes no instruction of the products; without the chunk's own keys, its half of them is gone."""
+    exact, part, second = compiled(*[["exact", 64, 4, 512, 1, False, "fp16", 16, 2, *x] for x in ((), (0,), (1, False))])
+    assert part["products"] == exact["products"]
+    # those of prefix and chunk each, and one of the band norms for the prefix alone
+    assert len(exact["products"]) == 2 * len(second["products"]) - 1
+    assert exact["fused"] == part["fused"] == second["fused"] == 0
+    compiled(["dither m4", 128, 7, 512, 3, True, "fp16", 16, 2, 0], ["rtn", 64, 4, 16, 2, True, "bf16", 16, 2, 1, False])
 
 
 @pytest.mark.parametrize(("kind", "group", "half"), [("exact", 1, "bf16"), ("dither m16", 16, "fp16")])

@@ -13,6 +13,9 @@ of the dither's law, adaptive (``adaptive_radius``) and not (``two_sided_tail``)
 cap is 1-Lipschitz, so c stays a bound; a sink is one more token, whose logit is exact (``sink_extend``); a window decides
 which tokens there are. A and C as in decode, without splits. Error budget: docs/error-budget/extend.md.
 
+PART 0 or 1: of the prefix, only pages of that part of a cache that lies in two stores are there. Not OWN: the chunk's keys
+and the sink belong to the other read. A query that then sees nothing has mass 0, A 1 and C 0, which merge to nothing.
+
 The output path is the same operations whatever METER is (the launch forbids contraction).
 """
 
@@ -46,14 +49,14 @@ __all__ = ["extend_kernel"]
 @triton.jit(do_not_specialize=["key_low", "key_high", "layer", "window"])
 def extend_kernel(
     q_ptr, k_ptr, v_ptr, lens_ptr, pages_ptr, prefix_ptr, k_pool, v_pool, k_scale, v_scale, witness_ptr, outlier_pool,
-    outlier_ptr, epochs_ptr, sink_ptr, out_ptr, lse_ptr, log_a_ptr, c_ptr, meter_ptr,
+    outlier_ptr, epochs_ptr, sink_ptr, part_ptr, out_ptr, lse_ptr, log_a_ptr, c_ptr, meter_ptr,
     chunk, cells, page_stride, window, key_low, key_high, layer,
     factor, cap_log2, inverse_cap, slack, band_factor, half_factor, bias_factor, radius, radius_adaptive,
     arithmetic, tiny, own, lost_norm, lost_outlier, inflate,
     HKV: tl.constexpr, G: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr,
     PACKED: tl.constexpr, K_ROUNDS: tl.constexpr, V_ROUNDS: tl.constexpr, OUT: tl.constexpr, METER: tl.constexpr,
     NB: tl.constexpr, HALF: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, SINK: tl.constexpr,
-    INTERPRET: tl.constexpr,
+    PART: tl.constexpr, OWN: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
     sequence = tl.program_id(2).to(tl.int64)
@@ -96,6 +99,10 @@ def extend_kernel(
     for start in range(begin, end, N):
         token = start + tl.arange(0, N)  # [N]
         there = token < end
+        if PART >= 0:
+            # Pages of the other part are not there at all: no load, weight 0, bound 0.
+            mine = part_ptr + (sequence * HKV + head) * page_stride + token // PAGE
+            there = there & (tl.load(mine, mask=there, other=PART ^ 1).to(tl.int32) == PART)
         visible = there[None, :] & seen[:, None]  # [M, N]
         if WINDOW:
             visible = visible & (token[None, :] > (prefix + position - window)[:, None])
@@ -160,31 +167,32 @@ def extend_kernel(
             x, c, tight, value, m, mass, total, top, total1, top1, acc, INTERPRET, METER
         )
 
-    last = tl.where(alive, tl.minimum((tl.program_id(0) * M + M - 1) // G + 1, length), 0)
-    begin = 0
-    if WINDOW:
-        begin = tl.maximum(first + 1 - window, 0)
-    for start in range(begin, last, N):
-        token = start + tl.arange(0, N)  # [N]
-        there = token < last
-        at = ((sequence * chunk + token) * HKV + head)[:, None] * D  # [N, 1]
-        k_half = tl.load(k_ptr + at + channel[None, :], mask=there[:, None], other=0.0)
-        value = tl.load(v_ptr + at + channel[None, :], mask=there[:, None], other=0.0)
-        visible = there[None, :] & (token[None, :] <= position[:, None]) & seen[:, None]  # [M, N]
+    if OWN:
+        last = tl.where(alive, tl.minimum((tl.program_id(0) * M + M - 1) // G + 1, length), 0)
+        begin = 0
         if WINDOW:
-            visible = visible & (token[None, :] > (position - window)[:, None])
-        x = tl.dot(operand(q, INTERPRET), tl.trans(operand(k_half, INTERPRET))) * factor
-        if CAP:
-            x = capped(x * 0.6931471805599453, cap_log2, inverse_cap)
-        x = tl.where(visible, x, float("-inf"))
-        c = x
-        if METER > 0:
-            exact = widen(k_half)
-            c = size[:, None] * ((tl.sqrt_rn(tl.sum(exact * exact, 1)) + lost_norm) * own)[None, :] + slack
-            c = tl.where(visible, c, 0.0)
-        m, mass, total, top, total1, top1, acc = accumulate(
-            x, c, c, value, m, mass, total, top, total1, top1, acc, INTERPRET, METER
-        )
+            begin = tl.maximum(first + 1 - window, 0)
+        for start in range(begin, last, N):
+            token = start + tl.arange(0, N)  # [N]
+            there = token < last
+            at = ((sequence * chunk + token) * HKV + head)[:, None] * D  # [N, 1]
+            k_half = tl.load(k_ptr + at + channel[None, :], mask=there[:, None], other=0.0)
+            value = tl.load(v_ptr + at + channel[None, :], mask=there[:, None], other=0.0)
+            visible = there[None, :] & (token[None, :] <= position[:, None]) & seen[:, None]  # [M, N]
+            if WINDOW:
+                visible = visible & (token[None, :] > (position - window)[:, None])
+            x = tl.dot(operand(q, INTERPRET), tl.trans(operand(k_half, INTERPRET))) * factor
+            if CAP:
+                x = capped(x * 0.6931471805599453, cap_log2, inverse_cap)
+            x = tl.where(visible, x, float("-inf"))
+            c = x
+            if METER > 0:
+                exact = widen(k_half)
+                c = size[:, None] * ((tl.sqrt_rn(tl.sum(exact * exact, 1)) + lost_norm) * own)[None, :] + slack
+                c = tl.where(visible, c, 0.0)
+            m, mass, total, top, total1, top1, acc = accumulate(
+                x, c, c, value, m, mass, total, top, total1, top1, acc, INTERPRET, METER
+            )
 
     if SINK:
         sink = tl.load(sink_ptr + head * G + member) * 1.4426950408889634  # [M]
@@ -214,7 +222,7 @@ def extend_kernel(
             log_a, c_max, meter = _meter(total, mass, top, inflate)
         else:
             log_a, c_max, meter = _meter(total1, mass, top1, inflate)
-        # A position of the chunk sees at least itself; where its mass vanished nothing is claimed.
+        # With OWN a position sees at least itself: where its mass vanished nothing is claimed. Without, it may see nothing.
         tl.store(log_a_ptr + i * cells + cell, tl.where(seen, log_a, 0.0), mask=written)
         tl.store(c_ptr + i * cells + cell, tl.where(seen, c_max, 0.0), mask=written)
         tl.store(meter_ptr + i * cells + cell, tl.where(seen, meter, 0.0), mask=written)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from witcert.errors import InputError
 from witcert.kernels.checks import paged_queries, positive, sink_logits, window_size
-from witcert.kernels.decode import BandMeter, HalfStepMeter, Reading, TierBMeter
+from witcert.kernels.decode import BandMeter, HalfStepMeter, PagePart, Reading, TierBMeter
 from witcert.kernels.decode.budget import LOG2E, envelope
 from witcert.kernels.decode.launch import Meter, _readings
 from witcert.kernels.extend import budget
@@ -105,8 +105,8 @@ def _tile(head_dim: int, rows: int, packed: bool, heads: int) -> tuple[int, int,
 
 def extend(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     store: ExactStore | PackedStore,
     table: PageTable,
     lens: Tensor,
@@ -116,13 +116,15 @@ def extend(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    part: PagePart | None = None,
+    own: bool = True,
 ) -> ExtendOutput:
     """Causal attention of a chunk of new tokens over a cached prefix and over the chunk itself, with meters per query.
 
     Parameters
     ----------
     q : float16 or bfloat16 [batch, C, Hq, d], post-RoPE; C in 1..65536, d in 64, 128, 256, Hq / Hkv in 1..16.
-    k, v : exact keys and values of the chunk [batch, C, Hkv, d], not yet read back from the store.
+    k, v : exact keys and values of the chunk [batch, C, Hkv, d], not yet read back from the store. None only without own.
     store, table : the cache; ``table.seq_lens`` is the length of each prefix, without the chunk; it may be 0.
     lens : int32 [batch] on the device, tokens of each chunk, 0 to C; what lies past them is not read as a key.
     scale : softmax scale.
@@ -132,6 +134,9 @@ def extend(
         chunk sees is not read, nor are its pages.
     softcap : cap of the logits, ``cap * tanh(logit / cap)``, or None.
     sinks : float32 [Hq], logit of a virtual token without value, or None.
+    part : read only the prefix's pages of one part, see :class:`~witcert.kernels.decode.PagePart`; None reads all.
+    own : False leaves the chunk's keys and values out: the second of two reads that :func:`merge_extend` puts together. A
+        query that then sees nothing has out 0, lse -inf and readings of nothing (meter, log A and C 0).
 
     Returns
     -------
@@ -150,8 +155,15 @@ def extend(
     reach the outputs of queries before it in the same tile (never a meter or a lse).
     """
     q, group = paged_queries(q, store, table, axes="batch, C, Hq, d", max_group=MAX_GROUP, max_tokens=MAX_TOKENS)
-    _new("k", k, q, store.kv_heads)
-    _new("v", v, q, store.kv_heads)
+    if not isinstance(own, bool):
+        raise InputError(f"own={own!r} is neither True nor False")
+    for name, x in (("k", k), ("v", v)):
+        if own or x is not None:
+            _new(name, x, q, store.kv_heads)
+    if part is not None:
+        if not isinstance(part, PagePart):
+            raise InputError(f"part is {type(part).__name__}; expected PagePart or None")
+        part.check(table, store.kv_heads)
     _check_sizes(q, store, lens)
     kind = _check_meter(store, table, meter)
     scale = positive("scale", scale)
@@ -189,8 +201,8 @@ def extend(
     else:
         pools, rest = (store.k, store.v, q, q), (None, None, None)
     extend_kernel[(triton.cdiv(chunk * group, rows), store.kv_heads, batch)](
-        q, k, v, lens, table.pages, table.seq_lens, *pools, or_q(store.witness), *map(or_q, rest), or_q(sinks),
-        out, lse, log_a, c_max, value,
+        q, or_q(k), or_q(v), lens, table.pages, table.seq_lens, *pools, or_q(store.witness), *map(or_q, rest), or_q(sinks),
+        q if part is None else part.parts, out, lse, log_a, c_max, value,
         chunk, batch * chunk * heads, table.pages.shape[1], min(window or 0, 2 * MAX_TOKENS),
         *((0, 0) if dither is None else dither.words), 0 if dither is None else dither.layer,
         factor, (softcap or 0.0) * LOG2E, 1.0 / (softcap or 1.0), budget.slack(factor, softcap, kind == 3),
@@ -201,7 +213,7 @@ def extend(
         K_ROUNDS=rounds, V_ROUNDS=rounds if dither is not None and dither.values else 0, OUT=outliers, METER=kind,
         NB=store.witness.shape[-1] if kind == 1 and store.witness is not None else 16,
         HALF=not isinstance(meter, BandMeter) or meter.pairing == "half", WINDOW=window is not None,
-        CAP=softcap is not None, SINK=sinks is not None,
+        CAP=softcap is not None, SINK=sinks is not None, PART=-1 if part is None else part.index, OWN=own,
         INTERPRET=triton.knobs.runtime.interpret, num_warps=warps, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
     return ExtendOutput(out, lse, _readings(meter, log_a, c_max, value))

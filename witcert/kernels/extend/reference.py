@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from witcert import bounds
-from witcert.kernels.decode.launch import Meter
+from witcert.kernels.decode.launch import Meter, PagePart
 from witcert.kernels.decode.reference import _bounds, served_keys, served_values
 from witcert.kernels.formats import ExactStore, PackedStore, PageTable
 
@@ -20,7 +20,8 @@ __all__ = ["Row", "extend_reference"]
 class Row:
     """One query position and head: output [d], lse, served weights p [T], and c [T] and meter of each reading.
 
-    T: the visible tokens of the prefix, then those of the chunk, then the sink. first: how many of the prefix are hidden.
+    T: the visible tokens of the prefix (of one part: those of its pages), then those of the chunk, then the sink. first: how
+    many of the prefix are hidden by the window.
     """
 
     out: Tensor
@@ -32,8 +33,9 @@ class Row:
 
 
 def extend_reference(
-    q: Tensor, k: Tensor, v: Tensor, store: ExactStore | PackedStore, table: PageTable, lens: Tensor, *, scale: float,
-    meter: Meter | None = None, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+    q: Tensor, k: Tensor | None, v: Tensor | None, store: ExactStore | PackedStore, table: PageTable, lens: Tensor, *,
+    scale: float, meter: Meter | None = None, window: int | None = None, softcap: float | None = None,
+    sinks: Tensor | None = None, part: PagePart | None = None, own: bool = True,
     only: Collection[tuple[int, int, int]] | None = None,
 ) -> dict[tuple[int, int, int], Row]:  # fmt: skip
     """Every row (sequence, position, query head) inside its chunk; c is 0 on the chunk's own tokens and on the sink.
@@ -50,12 +52,15 @@ def extend_reference(
             if not heads:
                 continue
             start = 0 if window is None else max(0, len(slots) + i + 1 - window)  # position of the first visible token
-            seen = slots[start:]
-            own = max(0, start - len(slots))
-            keys = torch.cat((prefix_k[start:], k[b, own : i + 1].double()))
-            values = torch.cat((prefix_v[start:], v[b, own : i + 1].double()))
+            at = torch.arange(min(start, len(slots)), len(slots), device=slots.device)
+            since = max(0, start - len(slots))
             for h in heads:
                 wide, head = q[b, i, h].double(), h // group
+                mine = at if part is None else at[part.parts[b, head, at // table.page_size] == part.index]
+                keys, values, seen = prefix_k[mine], prefix_v[mine], slots[mine]
+                if own and k is not None and v is not None:
+                    keys = torch.cat((keys, k[b, since : i + 1].double()))
+                    values = torch.cat((values, v[b, since : i + 1].double()))
                 logit = keys[:, head] @ wide * scale
                 logit = logit if softcap is None else softcap * torch.tanh(logit / softcap)
                 logit = logit if sinks is None else torch.cat((logit, sinks[h : h + 1].double()))
@@ -66,6 +71,9 @@ def extend_reference(
                 p = torch.softmax(logit, 0)
                 meters = []
                 for c in found:
+                    if not len(p):  # nothing is seen
+                        meters.append(torch.zeros((), dtype=torch.float64))
+                        continue
                     if bool(p.isnan().any()):
                         meters.append(torch.ones((), dtype=torch.float64))
                         continue
