@@ -12,6 +12,7 @@ MERGE = "witcert/kernels/decode/merge.py"
 EXTEND = "witcert/kernels/extend/kernel.py"
 EXTEND_PARTS = "witcert/kernels/extend/parts.py"
 PAGE_IN = "witcert/kernels/page_in/kernel.py"
+SIDE = "witcert/kernels/side/kernel.py"
 
 MUTANTS = (
     Mutant(
@@ -116,6 +117,18 @@ MUTANTS = (
     Mutant(
         "page_in_without_fold", "Page-in writes the witness 0 although the reader's dot product rounds.", PAGE_IN,
         "if FOLD:\n            key", "if FOLD and CHECK:\n            key", ("repair.exact",),
+    ),
+    Mutant(
+        "grown_row_elsewhere", "A new row of a repaired page is written one row too far.", SIDE,
+        "* PAGE + slot % PAGE", "* PAGE + (slot + 1) % PAGE", ("side.grown",),
+    ),
+    Mutant(
+        "grown_without_fold", "A new row of a repaired page gets the witness 0 although the reader's dot product rounds.", SIDE,
+        "w = band_witness(", "w = 0 * band_witness(", ("side.grown",),
+    ),
+    Mutant(
+        "split_by_head_0", "Which pages are repaired is looked up for KV head 0 alone.", SIDE,
+        "tl.where(known, page, 0) * H + head, mask=known", "tl.where(known, page, 0) * H, mask=known", ("side.grown",),
     ),
     Mutant(
         "prediction_keeps_weights", "What a repair leaves is predicted under the weights of before.",

@@ -127,7 +127,7 @@ CONTRACTS = (
         "repair_residual_zero",
         "cb9ac7d3d0a3b723646465360980336fd8eb3720664e0ac450dc4bc26d513944",
         "fda90b537c08077b5a418974af90cfdf91704a37431f5316043b0797e6f3670b",
-        conclusion=Output("a repaired cell: exact keys, and the meter of the arithmetic alone", "repair.exact"),
+        conclusion=Output("a repaired cell: exact keys, and the meter of the arithmetic alone", "repair.exact", "side.grown"),
         hypotheses={
             "h_exact_key": Same("repair_exact.h_repaired", how="repaired slots hold the exact keys bit for bit"),
         },

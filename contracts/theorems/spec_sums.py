@@ -47,6 +47,7 @@ CONTRACTS = (
         conclusion=Output(
             "output, log-sum-exp and log A of 1 to 64 splits, in any order, against the unsplit ones",
             "extend.two_parts", "merge.splits", "merge.partition", "merge.blocks", "merge.two_parts", "merge.vanished",
+            "side.grown",
         ),
         hypotheses={
             "h_nonneg": _TERMS,
@@ -80,7 +81,7 @@ CONTRACTS = (
         hypotheses={
             "h_sum_one": WEIGHT_SUM,
             "h_repaired": Checked(
-                "repair.exact",
+                "repair.exact", "side.grown",
                 how="repaired slots hold the exact keys bit for bit, read back from the store",
             ),
             "h_exact": WEIGHT_EXACT,

@@ -43,8 +43,8 @@ CONTRACTS = (
         conclusion=Output(
             "the meter of every cell of decode and extend, as the kernel reports it, against the true distance",
             "crosscheck.four_ways", "extend.tier_a", "extend.packed", "extend.options", "extend.two_parts",
-            "extend.vanished", "merge.splits", "merge.two_parts", "merge.vanished", "meter.tier_a", "meter.half_step",
-            "meter.tier_b", "meter.options", "meter.long_sequences", "repair.prediction",
+            "extend.vanished", "merge.splits", "merge.two_parts", "merge.vanished", "side.grown", "meter.tier_a",
+            "meter.half_step", "meter.tier_b", "meter.options", "meter.long_sequences", "repair.prediction",
         ),
         hypotheses={
             "h_nonneg": WEIGHT_NONNEG,
