@@ -9,7 +9,7 @@ and what is written to it later is repaired at once. Nothing is paged in twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +21,9 @@ from witcert.gate.config import Gate
 from witcert.gate.ledger import Ledger
 from witcert.gate.predict import BlockSums, plan
 from witcert.gate.repairs import Repairs
+from witcert.gate.replay import Replays
 from witcert.guarantees import Labelled, Proved
-from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading
+from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading, ReadingBuffers
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import PageTable
 from witcert.kernels.telemetry.step import float32_below
@@ -79,6 +80,7 @@ class GatedPool:
     def __init__(self, pool: CachePool, gate: Gate, ledger: Ledger | None = None) -> None:
         self.pool, self.gate, self.ledger = pool, gate, ledger or Ledger()
         self.repairs = None if gate.mode == "off" else Repairs(pool)
+        self.replays = Replays()
         self._most = float32_below(gate.tau)  # a float32 meter is at most tau iff it is at most this
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
@@ -87,13 +89,15 @@ class GatedPool:
         if self.repairs is not None:
             self.repairs.after_write(layer, k, v, slots)
 
-    def _decode(self, layer: int, q: Tensor, table: PageTable, how: _How) -> DecodeOutput:
+    def _decode(
+        self, layer: int, q: Tensor, table: PageTable, how: _How, into: ReadingBuffers | None = None
+    ) -> DecodeOutput:
         """The whole cell, from one store or from two."""
         side = None if self.repairs is None else self.repairs.side_table(layer, table)
         if side is None:
             return ops.decode(
                 self.pool, layer, q, table, scale=how.scale, meter=how.meter, window=how.window, softcap=how.softcap,
-                sinks=how.sinks,
+                sinks=how.sinks, into=into,
             )  # fmt: skip
         parts, pages = side
         batch, hkv, count = parts.shape
@@ -131,11 +135,46 @@ class GatedPool:
         """Cells at most tau. NaN is not within."""
         return torch.as_tensor(label.value) <= self._most
 
-    def _fired(self, label: Labelled, kv_heads: int) -> Flags:
-        """KV heads any of whose query heads is above tau or NaN, [batch, Hkv] on the host. Waits for the device."""
-        within = self._within(label)
-        fired: Flags = ~within.view(len(within), kv_heads, -1).all(-1).cpu().numpy()
-        return fired
+    def _flags(self, output: DecodeOutput) -> Tensor:
+        """KV heads any of whose query heads is above tau or NaN, bool [batch, Hkv]."""
+        within = self._within(self._deciding(output.readings).meter)
+        return ~within.view(len(within), self.pool.config.kv_heads, -1).all(-1)
+
+    def step(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, seqs: Sequence[int], *, scale: float,
+        meter: Meter | None = None, window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
+        into: ReadingBuffers | None = None,
+    ) -> Attended:  # fmt: skip
+        """``write`` of one token per sequence and ``attend`` to it, on a GPU as one CUDA graph once it is known.
+
+        k, v : exact keys and values [batch, Hkv, d] of the new tokens, which lie in slots [batch]; the other arguments as in
+        :meth:`attend`. into : where the first read puts its meters, see ``decode``.
+
+        Of the result, ``out`` is the caller's; readings hold until the next step of this layer.
+        """
+        table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
+        gated = self.repairs is not None and meter is not None
+
+        def body(
+            q: Tensor, k: Tensor, v: Tensor, slots: Tensor, sinks: Tensor | None
+        ) -> tuple[DecodeOutput, Tensor | None]:
+            self.write(layer, k, v, slots)
+            output = self._decode(layer, q, table, replace(how, sinks=sinks), into)
+            return output, self._flags(output) if gated else None
+
+        if self.pool.config.format == "scheme":  # a scheme is anybody's code: it may wait for the device
+            output, flags = body(q, k, v, slots, sinks)
+        else:
+            beside = self.repairs is not None and self.repairs.counts[layer] > 0
+            place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
+            key = (layer, beside, scale, meter, window, softcap, sinks is None, place)
+            of = (table.pages.data_ptr(), table.seq_lens.data_ptr(), q.shape, k.shape, q.dtype, k.dtype, self.gate)
+            output, flags = self.replays.run(
+                key, of, q, k, v, slots, sinks, body, lambda: self.pool.replayed(layer)
+            )  # fmt: skip
+            if self.replays.replayed:
+                output = replace(output, out=output.out.clone())
+        return self._settle(layer, q, seqs, table, how, output, flags)
 
     def attend(
         self, layer: int, q: Tensor, seqs: Sequence[int], *, scale: float, meter: Meter | None = None,
@@ -148,16 +187,24 @@ class GatedPool:
         """
         table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
         output = self._decode(layer, q, table, how)
-        if self.repairs is None or meter is None:
+        flags = self._flags(output) if self.repairs is not None and meter is not None else None
+        return self._settle(layer, q, seqs, table, how, output, flags)
+
+    def _settle(
+        self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: _How, output: DecodeOutput,
+        flags: Tensor | None,
+    ) -> Attended:  # fmt: skip
+        """What the gate makes of the first read; flags: the KV heads that fire, None without a gate."""
+        if self.repairs is None or flags is None:
             return Attended(output, output.readings, None)
-        before, hkv = output.readings, self.pool.config.kv_heads
+        before = output.readings
         first = self._deciding(before).meter
-        fired = left = self._fired(first, hkv)
+        fired = left = flags.cpu().numpy()
         pages, moved, refused = np.zeros(len(seqs), np.int64), np.zeros(len(seqs), np.int64), 0
         for attempt in range(self.gate.rounds + 1):
             if not left.any():
                 break
-            whole = self.gate.mode == "head" or attempt == self.gate.rounds or window is not None
+            whole = self.gate.mode == "head" or attempt == self.gate.rounds or how.window is not None
             items = self._whole(seqs, left) if whole else self._planned(layer, q, seqs, left, output.lse, how)
             size, unable = self.repairs.repair(layer, items.page, items.head)
             done, refused = size > 0, refused + unable
@@ -167,7 +214,7 @@ class GatedPool:
                 break
             if done.any():
                 output = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
-                left = self._fired(self._deciding(output.readings).meter, hkv) & left
+                left = self._flags(output).cpu().numpy() & left
         self._book(seqs, first, output, fired, pages, moved)
         return Attended(output, before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
 

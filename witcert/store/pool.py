@@ -252,9 +252,10 @@ class CachePool:
             self.host.write(layer, k, v, slots)
         self._written[layer] = min(self._written[layer] + len(slots), self._reserved)
 
-    def replayed(self) -> None:
-        """Say that a replayed graph has written all reserved tokens, in every layer: ``write`` was not called for them."""
-        self._written = [self._reserved] * self.config.layers
+    def replayed(self, layer: int | None = None) -> None:
+        """Say that a replayed graph has written all reserved tokens of a layer, or of all: ``write`` was not called."""
+        for i in range(self.config.layers) if layer is None else (layer,):
+            self._written[i] = self._reserved
 
     def verify_backing(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> int:
         """Read back what ``write`` of these rows left in the backing store: how many words and tags differ."""
