@@ -22,6 +22,7 @@ from witcert.hf.sequences import Chunk
 if TYPE_CHECKING:
     from witcert.gate.gated import Attended
     from witcert.hf.attachment import Attachment
+    from witcert.hf.chunks import ChunkReading
     from witcert.kernels.formats import PageTable
 
 __all__ = ["NAME", "Forward", "current", "mask_function", "register"]
@@ -36,8 +37,8 @@ SAMPLED = 64
 class Forward:
     """A forward that is running: its cache, its chunk, and what each layer has done so far.
 
-    written : keys and values of the layers that stored theirs, until they were attended to: all layers' together would be a
-    second cache.
+    written : keys and values of the layers that handed theirs over, until they were attended to: those of all layers together
+    would be a second cache. stored : layers whose tokens are in the pool.
     """
 
     attachment: Attachment
@@ -45,13 +46,16 @@ class Forward:
     chunk: Chunk
     check_masks: bool
     written: dict[int, tuple[Tensor, Tensor, Tensor, Tensor] | None] = field(default_factory=dict)
+    stored: set[int] = field(default_factory=set)
     served: set[int] = field(default_factory=set)
     attended: dict[int, Attended] = field(default_factory=dict)
-    prefix: tuple[PageTable, Tensor] | None = None
+    prefix: tuple[PageTable, Tensor, Tensor] | None = None
+    """Of a chunk: where its prefixes lie, and int32 [batch] on the device its tokens, and those of them that are metered."""
+    reduced: dict[int, tuple[ChunkReading, ...]] = field(default_factory=dict)
 
     def unwritten(self) -> list[int]:
         """Layers that have not stored their tokens."""
-        return sorted(set(range(len(self.attachment.modules))) - set(self.written))
+        return sorted(set(range(len(self.attachment.modules))) - self.stored)
 
     def missing(self) -> list[int]:
         """Layers that did not come by."""
@@ -80,7 +84,8 @@ def current() -> Forward:
 
 
 def write(cache: CertifiedCache, layer: int, key: Tensor, value: Tensor) -> None:
-    """Store a layer's new keys and values [batch, Hkv, Q, d]."""
+    """Take a layer's new keys and values [batch, Hkv, Q, d]: those of a decode step are stored when they are attended to,
+    in one go with the read; others at once."""
     forward = current()
     attachment = forward.attachment
     if forward.cache is not cache:
@@ -96,8 +101,10 @@ def write(cache: CertifiedCache, layer: int, key: Tensor, value: Tensor) -> None
     if key.requires_grad or value.requires_grad:
         raise InputError("the certified cache carries no gradient: call the model under torch.no_grad()")
     k, v = (forward.chunk.align(attachment.convert(x)) for x in (key, value))
-    if len(forward.chunk.slots):
-        attachment.gated.write(layer, forward.chunk.tokens(k), forward.chunk.tokens(v), forward.chunk.slots)
+    if not forward.chunk.single:
+        if len(forward.chunk.slots):
+            attachment.gated.write(layer, forward.chunk.tokens(k), forward.chunk.tokens(v), forward.chunk.slots)
+        forward.stored.add(layer)
     forward.written[layer] = (key, value, k, v)
 
 
@@ -149,7 +156,10 @@ def attention(
     }
     q = attachment.convert(query)
     if chunk.single:
-        attended = attachment.step(layer, q[:, :, 0].contiguous(), forward.cache.sequences, options)
+        attended = attachment.step(
+            layer, q[:, :, 0].contiguous(), k[:, 0], v[:, 0], chunk.slots, forward.cache.sequences, options
+        )
+        forward.stored.add(layer)
         forward.attended[layer] = attended
         out = attended.output.out[:, None]
     elif not len(chunk.slots):  # a chunk of nothing but padding
