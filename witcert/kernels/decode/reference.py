@@ -57,10 +57,11 @@ def _rows(x: Tensor, slots: Tensor, page_size: int) -> Tensor:
 
 def _unpacked(store: PackedStore, slots: Tensor, code: Tensor, scale: Tensor, side: int, dithered: bool) -> Tensor:
     n = _rows(code, slots, store.page_size)
-    s = _rows(scale, slots, store.page_size).repeat_interleave(GROUP, -1)
+    s = _rows(scale, slots, store.page_size)
+    s = torch.where(s.isfinite(), s, math.nan).repeat_interleave(GROUP, -1)
     if dithered:
         n = n - dither_of_slots(store, slots, side)
-    return torch.where(s.isfinite(), s * n, math.nan)
+    return s * n
 
 
 def outlier_mask(store: PackedStore) -> Tensor:
