@@ -132,7 +132,9 @@ def test_prefill_in_chunks_and_continuation() -> None:
         cache.close()
         assert a.pool.allocator.free_pages > free
         report = a.report()[2]
-        assert report.unmetered == 6  # the last token of the first call and five new ones
+        assert report.chunk_tokens == 6  # the last token of the first call and five new ones
+        assert report.chunk_cells == report.chunk_certified == 6 * 2 * 4
+        assert (report.chunks, report.unmetered) == (1, 0)
         assert report.exact == 31
     assert a.report()[2].tokens == report.tokens
 

@@ -119,14 +119,21 @@ def _summary(report: Any, seconds: float, format: str, account: dict[str, float]
 
 
 def _verdict(report: Any) -> str:
-    if report.guarantee is None:
+    if report.guarantee is None and not report.unmetered:
         return "no decode step was metered"
-    share = (
-        f"{report.certified + report.repaired} of {report.cells} cells at most τ = {report.tau:g} [{report.guarantee}]"
-    )
-    parts = [share, f"{report.certified} as read", f"{report.repaired} after repair", f"{_size(report.bytes)} paged in"]
+    parts = ["no decode step was metered"]
+    if report.cells:
+        share = (
+            f"{report.certified + report.repaired} of {report.cells} cells at most τ = {report.tau:g} [{report.guarantee}]"
+        )
+        parts = [share, f"{report.certified} as read", f"{report.repaired} after repair", f"{_size(report.bytes)} paged in"]
     if report.refused:
         parts.append(f"{report.refused} pages found no room in the side pool")
+    if report.chunk_tokens:
+        parts.append(
+            f"{report.chunk_tokens} tokens of {report.chunks} longer forwards: {report.chunk_certified} of "
+            f"{report.chunk_cells} cells at most τ, not repaired"
+        )
     if report.unmetered:
         parts.append(f"{report.unmetered} queries of the prompt were not metered")
     return "; ".join(parts)

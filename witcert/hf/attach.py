@@ -26,12 +26,12 @@ def attach(
     bytes: int | None = None, side_pages: int | None = None, page_size: int = 16, bands: int | None = 16,
     dtype: torch.dtype | None = None, steps: int = 256, delta_req: float = 1e-2, seed: int = 0, backing: bool | None = None,
     fixed_queries: bool = False, telemetry: Any = None, observer: Observer | None = None,
-    on_step: Callable[[StepRecord], None] | None = None, sweep: float = 0.0,
+    on_step: Callable[[StepRecord], None] | None = None, sweep: float = 0.0, graphs: bool = True,
 ) -> Attachment:  # fmt: skip
     """Run a transformers model on a certified cache: ``model.generate`` and plain forwards, metered and gated.
 
-    Single-token steps are decoded with the meter and the gate; forwards of several tokens run through extend, exact among
-    themselves and unmetered over a stored prefix (reported as such).
+    Single-token steps are decoded with the meter and the gate. Forwards of several tokens run through extend, exact among
+    themselves; what they read of a stored prefix is metered and reported, with repaired pages read exactly, but not repaired.
 
     Parameters
     ----------
@@ -51,14 +51,18 @@ def attach(
     page_size, bands : 16 or 1; 16, 8 or None.
     dtype : float16 or bfloat16 to which q, k and v of a float32 model are rounded before they are stored and attended
         to; "exact" then means these rounded numbers. Required for such a model, refused for others.
-    steps, delta_req : decode steps that the non-adaptive reading covers, and failure probability of a request.
+    steps, delta_req : steps that the non-adaptive reading covers, and failure probability of a request. Every token of a
+        forward over a stored prefix is such a step; a report says what a request spent beyond them.
     seed : of the dither. backing : host copy of exact keys and values; default: if the gate repairs.
     fixed_queries : the tokens are a given text (teacher forcing): ``generate`` is refused.
     telemetry : a ``witcert.telemetry.Telemetry`` of the model's layers and query heads; each sequence is a request of it.
     sweep : share of the pages in use that is compared with its content tags before each decode step, 0 to 1. Damaged pages are
         written anew from the backing store (see ``Attachment.healed``); where there is none, CorruptionError. It waits for
         the device.
-    observer : called with (layer, q, sequences, options, attended) after every metered call; on_step with each StepRecord.
+    graphs : on a GPU, launch what each layer's decode step stores, reads and compares as one CUDA graph. Without effect for
+        schemes and with an observer.
+    observer : called with (layer, q, sequences, options, attended) after every layer of a decode step; on_step with each
+        StepRecord.
 
     Raises
     ------
@@ -83,7 +87,7 @@ def attach(
         raise InputError(f"meter={planned.meter!r} reads nothing of format={planned.config.format!r}, bands={bands}")
     attachment = Attachment(
         model, pool, planned.gate, reads, planned.budget, modules=attention_modules(model, geometry), dtype=dtype,
-        fixed_queries=fixed_queries, telemetry=telemetry, observer=observer, on_step=on_step, sweep=sweep,
+        fixed_queries=fixed_queries, telemetry=telemetry, observer=observer, on_step=on_step, sweep=sweep, graphs=graphs,
     )  # fmt: skip
     attachment.install()
     return attachment

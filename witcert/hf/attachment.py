@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,14 +14,15 @@ from torch import Tensor
 
 from witcert.budget import Budget
 from witcert.errors import CorruptionError, InputError, UnsupportedModelError, WitCertError
-from witcert.gate import Gate, Ledger
+from witcert.gate import Gate, Ledger, chunk
 from witcert.gate.gated import Attended, GatedPool
-from witcert.guarantees import Labelled
 from witcert.hf import serving
 from witcert.hf.cache import CertifiedCache, is_fresh
+from witcert.hf.chunks import chunk_record, over_prefix, reduced, stacked
 from witcert.hf.records import Record, RequestReport, StepRecord, summarize
 from witcert.hf.refusals import check_request
 from witcert.hf.sequences import Rows
+from witcert.kernels.decode import TierBMeter
 from witcert.store import CachePool, ops
 from witcert.store.seal import Damage
 
@@ -53,11 +54,12 @@ class Attachment:
     def __init__(
         self, model: Any, pool: CachePool, gate: Gate, meter: Any, budget: Budget, *, modules: list[Any],
         dtype: torch.dtype | None, fixed_queries: bool, telemetry: Any, observer: Observer | None,
-        on_step: Callable[[StepRecord], None] | None, sweep: float = 0.0,
+        on_step: Callable[[StepRecord], None] | None, sweep: float = 0.0, graphs: bool = True,
     ) -> None:  # fmt: skip
         self.model, self.pool, self.gate, self.meter, self.budget = model, pool, gate, meter, budget
         self.ledger = Ledger()
         self.gated = GatedPool(pool, gate, self.ledger)
+        self.gated.replays.enabled = graphs and observer is None  # an observer may keep what a replay would overwrite
         self.modules, self.dtype, self.fixed_queries = modules, dtype, fixed_queries
         self.telemetry, self.observer, self.on_step = telemetry, observer, on_step
         self.sweep, self._sweeps = sweep, 0
@@ -214,7 +216,7 @@ class Attachment:
         if not running or running[-1].attachment is not self:
             return
         forward = running.pop()
-        cache, chunk = forward.cache, forward.chunk
+        cache, new = forward.cache, forward.chunk
         missing = forward.missing()
         if output is None or missing:
             cache.rows.undo(forward.unwritten())
@@ -227,13 +229,22 @@ class Attachment:
         cache.rows.commit()
         cache.written.clear()
         record = cache.record
-        if not chunk.single:
+        if not new.single:
             if not record.steps:
                 record.prompt = tuple(cache.rows.lengths())
-            for counts, seen in ((record.unmetered, True), (record.exact, False)):
-                counts += [0] * (len(chunk.lens) - len(counts))
-                for row, (n, past) in enumerate(zip(chunk.lens, chunk.prefix, strict=True)):
-                    counts[row] += n if bool(past) is seen else 0
+            over = over_prefix(new.lens, new.prefix)
+            if self.meter is not None and any(over):
+                layers = [forward.reduced[i] for i in range(len(self.modules))]
+                record.chunks.append(
+                    chunk_record(layers, steps=len(record.steps), sequences=cache.sequences, tokens=over,
+                                 heads=self.pool.config.heads)
+                )  # fmt: skip
+            unmetered = over if self.meter is None else [0] * len(over)
+            exact = [n - seen for n, seen in zip(new.lens, over, strict=True)]
+            for counts, more in ((record.unmetered, unmetered), (record.exact, exact)):
+                counts += [0] * (len(more) - len(counts))
+                for row, n in enumerate(more):
+                    counts[row] += n
             return
         step = self._step_record(cache, [forward.attended[i] for i in range(len(self.modules))])
         record.steps.append(step)
@@ -241,24 +252,13 @@ class Attachment:
             self.on_step(step)
 
     def _step_record(self, cache: CertifiedCache, layers: list[Attended]) -> StepRecord:
-        def stacked(pick: Callable[[Attended], Sequence[Any]]) -> tuple[Labelled, ...]:
-            out: list[Labelled] = []
-            for same in zip(*(pick(a) for a in layers), strict=True):
-                kind = type(same[0].meter)
-                if any(type(r.meter) is not kind for r in same):
-                    raise WitCertError("the layers of one step were metered under different guarantees")
-                names = dict.fromkeys(r.meter.theorem for r in same)
-                value = torch.stack([torch.as_tensor(r.meter.value) for r in same])
-                out.append(kind(value, " | ".join(names), max(r.meter.delta for r in same)))
-            return tuple(out)
-
         fired = [a.fired for a in layers]
         return StepRecord(
             step=len(cache.record.steps),
             sequences=cache.sequences,
             lengths=tuple(cache.rows.lengths()),
-            before=stacked(lambda a: a.before),
-            after=stacked(lambda a: a.output.readings),
+            before=stacked([[r.meter for r in a.before] for a in layers]),
+            after=stacked([[r.meter for r in a.output.readings] for a in layers]),
             fired=torch.stack([f for f in fired if f is not None]) if all(f is not None for f in fired) else None,
             pages=sum(a.pages for a in layers),
             bytes=sum(a.bytes for a in layers),
@@ -274,9 +274,14 @@ class Attachment:
             raise InputError(f"the model computed {x.dtype} where {want} was expected; pass dtype= to round to 16 bits")
         return x.detach().to(want)
 
-    def step(self, layer: int, q: Tensor, sequences: tuple[int, ...], options: dict[str, Any]) -> Attended:
-        """A decode step of one layer, q [batch, Hq, d]: metered, gated, reported."""
-        attended = self.gated.attend(layer, q, list(sequences), meter=self.meter, **options)
+    def step(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, sequences: tuple[int, ...], options: dict[str, Any]
+    ) -> Attended:
+        """A decode step of one layer, q [batch, Hq, d], k and v [batch, Hkv, d]: stored, metered, gated, reported."""
+        into = None
+        if self.telemetry is not None and self.observer is None and self.meter is not None:
+            into = self.telemetry.stage(layer, len(q), 2 if isinstance(self.meter, TierBMeter) else 1)
+        attended = self.gated.step(layer, q, k, v, slots, list(sequences), meter=self.meter, into=into, **options)
         if self.observer is not None:
             self.observer(layer, q, sequences, options, attended)
         if self.telemetry is not None:
@@ -288,12 +293,24 @@ class Attachment:
     def extend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, forward: serving.Forward, options: dict[str, Any]
     ) -> Tensor:
-        """Attention of several new tokens, [batch, C, heads, d] each, over the stored prefix and over themselves."""
+        """Attention of several new tokens, [batch, C, heads, d] each, over the stored prefix and over themselves.
+
+        Where some row has a prefix, every query that sees one is metered and reported; nothing is repaired for it.
+        """
+        new = forward.chunk
         if forward.prefix is None:
-            chunk = forward.chunk
-            before = self.pool.table(forward.cache.sequences, back=chunk.lens)
-            forward.prefix = before, torch.tensor(chunk.lens, dtype=torch.int32, device=q.device)
-        return ops.extend(self.pool, layer, q, k, v, *forward.prefix, **options).out
+            before = self.pool.table(forward.cache.sequences, back=new.lens)
+            counts = torch.tensor([new.lens, over_prefix(new.lens, new.prefix)], dtype=torch.int32, device=q.device)
+            forward.prefix = before, counts[0], counts[1]
+        table, lens, metered = forward.prefix
+        if not any(new.prefix):  # every key is one of this forward's own, and exact
+            return ops.extend(self.pool, layer, q, k, v, table, lens, **options).out
+        output = chunk.extend(self.gated, layer, q, k, v, table, lens, meter=self.meter, **options)
+        if self.meter is not None:
+            forward.reduced[layer] = reduced(output.readings, metered, self.gate.tau)
+            if self.telemetry is not None:
+                self.telemetry.record(layer, output.readings, request=forward.cache.sequences, lens=metered)
+        return output.out
 
     # ---- requests
 

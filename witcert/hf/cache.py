@@ -99,8 +99,8 @@ class CertifiedCache(Cache):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CertifiedCache:
         """A cache that goes on from here by itself; whole pages are shared."""
-        record = replace(self.record, steps=list(self.record.steps), unmetered=list(self.record.unmetered),
-                         exact=list(self.record.exact))  # fmt: skip
+        record = replace(self.record, steps=list(self.record.steps), chunks=list(self.record.chunks),
+                         unmetered=list(self.record.unmetered), exact=list(self.record.exact))  # fmt: skip
         other = CertifiedCache(self.rows.fork(), record, len(self.layers), self.write)
         self.attachment.adopt(other)
         memo[id(self)] = other

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from witcert.budget import Budget
 from witcert.guarantees import Labelled, Proved, ProvedNonadaptive
+from witcert.hf.chunks import ChunkRecord, totals
 
 __all__ = ["Record", "RequestReport", "StepRecord", "summarize"]
 
@@ -49,13 +50,14 @@ class Record:
     """Everything that one cache has to tell.
 
     group : rows of one request, side by side (the beams of a prompt); prompt: tokens of each row when decoding began.
-    unmetered : queries of forwards with several tokens that saw a stored prefix, which nothing gates; exact : queries that
-    saw only keys of their own forward, which are exact.
+    chunks : forwards of several tokens over stored prefixes that were metered. unmetered : queries of such forwards without
+    a meter; exact : queries that saw only keys of their own forward, which are exact.
     """
 
     group: int = 1
     prompt: tuple[int, ...] = ()
     steps: list[StepRecord] = field(default_factory=list)
+    chunks: list[ChunkRecord] = field(default_factory=list)
     unmetered: list[int] = field(default_factory=list)
     exact: list[int] = field(default_factory=list)
 
@@ -68,11 +70,15 @@ class RequestReport:
     ----------
     rows : sequences that it had (beams). steps : decode steps. cells : (layer, query head, row, step) metered.
     guarantee : label of the reading that decides; tau : its threshold.
+    cells and the next four are of decode steps; those of chunks have names of their own.
     certified : cells at most tau as read. repaired : cells brought to at most tau by a repair. uncertified : the others.
     steps_certified : steps in which every cell ended at most tau.
     worst : by guarantee, the largest meter of each layer after repairs [L], with the failure probability that this request
         spent; where that reaches 1 the value is 1, since nothing is promised.
     applies : by guarantee, whether its promise speaks about this request's queries.
+    chunks : forwards of several tokens over a stored prefix that were metered, chunk_tokens their queries, chunk_cells their
+        (layer, query head, query), chunk_certified those at most tau. They are reported, not repaired; each query is a
+        step of the budget. chunk_worst : as worst, of these forwards.
     bytes, refused : moved from the host, and pages that found no room, for the whole batch in these steps.
     unmetered, exact : see :class:`Record`.
     """
@@ -90,6 +96,11 @@ class RequestReport:
     steps_certified: int
     worst: tuple[Labelled, ...]
     applies: dict[str, bool]
+    chunks: int
+    chunk_tokens: int
+    chunk_cells: int
+    chunk_certified: int
+    chunk_worst: tuple[Labelled, ...]
     bytes: int
     refused: int
     unmetered: int
@@ -97,21 +108,23 @@ class RequestReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        out = {k: v for k, v in vars(self).items() if k != "worst"}
+        out = {k: v for k, v in vars(self).items() if k not in ("worst", "chunk_worst")}
         return out | {"prompt": list(self.prompt), "tokens": list(self.tokens),
-                      "worst_by_layer": [m.to_json() for m in self.worst]}  # fmt: skip
+                      "worst_by_layer": [m.to_json() for m in self.worst],
+                      "chunk_worst_by_layer": [m.to_json() for m in self.chunk_worst]}  # fmt: skip
 
 
-def _spent(kind: Labelled, budget: Budget, tokens: int, encoded: int, steps: int, rows: int) -> float:
+def _spent(kind: Labelled, budget: Budget, tokens: int, encoded: int, queries: int) -> float:
     """Failure probability that a request has used: events of the dither by what each may fail with.
 
     Adaptive: one event per stored token, layer and KV head, each with ``budget.delta_adaptive(tokens)``. Non-adaptive: one
-    per cell, each with ``budget.delta_loc``. Within the budget's tokens and steps that is at most its delta_req.
+    per cell, each with ``budget.delta_loc``; queries counts the metered positions of all rows, those of chunks included.
+    Within the budget's tokens and steps that is at most its delta_req.
     """
     if kind.delta == 0.0:
         return 0.0
     if isinstance(kind, ProvedNonadaptive):
-        return max(kind.delta, rows * steps * budget.layers * budget.heads * budget.delta_loc)
+        return max(kind.delta, queries * budget.layers * budget.heads * budget.delta_loc)
     return max(kind.delta, encoded * budget.layers * budget.kv_heads * budget.delta_adaptive(tokens))
 
 
@@ -134,6 +147,7 @@ def summarize(
     cells = certified = good = steps_certified = moved = refused = 0
     worst: dict[str, Tensor] = {}
     kinds: dict[str, Labelled] = {}
+    chunked = totals(record.chunks, pick, guarantee)
     for step in record.steps:
         moved += step.bytes
         refused += step.refused
@@ -151,24 +165,32 @@ def summarize(
         certified += int((before & after).sum())
         good += int(after.sum())
         steps_certified += bool(after.all())
-    deltas = {
-        name: _spent(m, budget, stored, sum(encoded[r] for r in pick), len(record.steps), len(pick))
-        for name, m in kinds.items()
-    }
+    queries = len(pick) * len(record.steps) + chunked.tokens
+
+    def labelled(largest: dict[str, Tensor], of: dict[str, Labelled]) -> tuple[Labelled, ...]:
+        """Each with the failure probability that the whole request has spent."""
+        spent = {name: _spent(m, budget, stored, sum(encoded[r] for r in pick), queries) for name, m in of.items()}
+        return tuple(_bound(type(m)(largest[name], m.theorem, m.delta), spent[name]) for name, m in of.items())
+
     return RequestReport(
         rows=len(pick),
         prompt=tuple(record.prompt[r] for r in pick if r < len(record.prompt)),
         tokens=tuple(tokens[r] for r in pick),
         steps=len(record.steps),
         cells=cells,
-        guarantee=guarantee.label if cells else None,
+        guarantee=guarantee.label if cells or chunked.cells else None,
         tau=tau,
         certified=certified,
         repaired=good - certified,
         uncertified=cells - good,
         steps_certified=steps_certified,
-        worst=tuple(_bound(type(m)(worst[name], m.theorem, m.delta), deltas[name]) for name, m in kinds.items()),
-        applies={name: isinstance(m, Proved) or fixed_queries for name, m in kinds.items()},
+        worst=labelled(worst, kinds),
+        applies={name: isinstance(m, Proved) or fixed_queries for name, m in (chunked.kinds | kinds).items()},
+        chunks=chunked.forwards,
+        chunk_tokens=chunked.tokens,
+        chunk_cells=chunked.cells,
+        chunk_certified=chunked.certified,
+        chunk_worst=labelled(chunked.worst, chunked.kinds),
         bytes=moved,
         refused=refused,
         unmetered=sum(record.unmetered[r] for r in pick if r < len(record.unmetered)),
