@@ -82,7 +82,7 @@ def check(got: Filled, pool: GatedPool, seqs: list[int], new: Any, out: ExtendOu
 OPTIONS: list[dict[str, Any]] = [{}, {"window": 20, "softcap": 6.0, "sinks": True}]
 
 
-@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("kernels", [False, True] if DEVICE == "cpu" else [True])
 @pytest.mark.parametrize("chosen", OPTIONS, ids=["plain", "window-softcap-sinks"])
 @pytest.mark.parametrize("name", list(METERS))
 def test_meters_over_repaired_prefixes_never_understate(name: str, chosen: dict[str, Any], kernels: bool) -> None:
@@ -124,8 +124,8 @@ def test_repaired_pages_are_read_exactly(name: str) -> None:
     check(got, pool, seqs, new, after, {})
     for old, r in zip(before.readings, after.readings, strict=True):
         was, now = (torch.as_tensor(x.meter.value) for x in (old, r))
-        assert bool((was[0] > 5e-3).all())
-        assert float(now[..., :2].max()) < 1e-3
+        assert bool((was[0] > 1e-3).all())
+        assert float(now[..., :2].max()) < 5e-4
         assert torch.allclose(now[..., 2:], was[..., 2:], atol=1e-4)
         assert type(old.meter) is type(r.meter)
         assert r.meter.theorem == f"{old.meter.theorem} + lse_merge"

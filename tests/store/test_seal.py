@@ -164,7 +164,7 @@ def test_nothing_is_sealed_before_it_is_written() -> None:
     assert pool.sweep(1.0, 0) == []
     for layer in range(2):
         for slots in (first, second):
-            k = torch.randn(len(slots), 2, 64).half()
+            k = torch.randn(len(slots), 2, 64, device=pool.device).half()
             pool.write(layer, k, k, slots)
     pool.reserve([a], [0])
     assert pool.sweep(1.0, 0) == []

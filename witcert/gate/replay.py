@@ -65,7 +65,8 @@ class Replays:
             return body(q, k, v, slots, sinks)
         if of != self._of:
             self._graphs.clear()
-            self._of, self._slots = of, None
+            # memory whose last graph is gone cannot be captured into again
+            self._of, self._slots, self._pool = of, None, None
         if key not in self._graphs:
             self._graphs[key] = None
             return body(q, k, v, slots, sinks)
@@ -96,7 +97,9 @@ class Replays:
     ) -> _Captured | None:
         """The graph of the body; None, and no graphs any more, if it cannot be captured."""
         if self._pool is None:
-            self._pool, self._stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(q.device)  # type: ignore[no-untyped-call]
+            self._pool = torch.cuda.graph_pool_handle()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(q.device)  # type: ignore[no-untyped-call]
         if self._slots is None:
             self._slots, self._filled_from = torch.empty_like(slots), None
         asked = (q, k, v) if sinks is None else (q, k, v, sinks)

@@ -101,7 +101,9 @@ def merge(first: DecodeOutput, second: DecodeOutput, *, tokens: int) -> DecodeOu
     def stack(parts: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(parts) if len(parts) > 1 else parts[0].contiguous() if parts else lse
 
-    eta = EXP2 + 2 * 256 * math.log(2.0) * 2.0**-24 + (tokens / 16 + 360) * 2.0**-24 + 2.0**-20
+    # any Tuning (tiles of 256 tokens, 1024 splits), and 599 more for the LSE of a light part
+    additions = tokens / 16 + 1920
+    eta = EXP2 + 2 * 256 * math.log(2.0) * 2.0**-24 + additions * 2.0**-24 + 2.0**-20
     if cells:
         merge_kernel[(cells,)](
             first.out, first.lse, stack([r.log_a for r in first.readings]), stack([r.c_max for r in first.readings]),

@@ -21,7 +21,7 @@ def write_exact_reference(
     if not len(slots):
         return
     norm = torch.linalg.vector_norm(k.double(), dim=-1).amax(0).nan_to_num(nan=torch.inf)  # [Hkv]
-    largest.copy_(torch.maximum(largest, torch.nextafter(norm.float(), torch.tensor(torch.inf))))
+    largest.copy_(torch.maximum(largest, torch.nextafter(norm.float(), torch.full_like(largest, torch.inf))))
     page = pages[slots // page_size].long()  # [N, Hkv]
     item, head = (page >= 0).nonzero(as_tuple=True)
     row = page[item, head] * page_size + slots[item] % page_size
