@@ -94,6 +94,8 @@ def test_a_side_page_is_sealed_when_it_is_full_and_open_again_when_its_page_is()
     repairs.repair(1, *pairs((first, last), (0,)))
     whole, part = (int(pool.exact_pages[1, p, 0]) for p in (first, last))
     assert pool._side_seals is not None
+    assert [pool._side_seals.sealed(1, p) for p in (whole, part)] == [False, False]
+    pool.reserve([seq], [0])
     assert [pool._side_seals.sealed(1, p) for p in (whole, part)] == [True, False]
     slots = got.append([seq], [2])
     repairs.after_write(1, *(x[-2:] for x in got.exact[seq, 1]), slots)

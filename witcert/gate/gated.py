@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from witcert.store.tables import upload
 __all__ = ["Attended", "GatedPool"]
 
 MAX_BLOCKS = 1024
+BUCKET = 16
+"""Blocks are read in multiples of so many, so that a growing sequence seldom needs another graph."""
+_NONE = np.empty(0, np.int64)
 Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -69,6 +72,11 @@ class Attended:
     pages: int = 0
     bytes: int = 0
     refused: int = 0
+
+
+def _kept(output: DecodeOutput) -> DecodeOutput:
+    """The output with an ``out`` that no replay overwrites."""
+    return replace(output, out=output.out.clone()) if output.out.is_cuda else output
 
 
 class GatedPool:
@@ -150,31 +158,34 @@ class GatedPool:
         k, v : exact keys and values [batch, Hkv, d] of the new tokens, which lie in slots [batch]; the other arguments as in
         :meth:`attend`. into : where the first read puts its meters, see ``decode``.
 
-        Of the result, ``out`` is the caller's; readings hold until the next step of this layer.
+        Of the result, ``out`` is the caller's; everything else holds until the next step of this layer.
         """
         table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
         gated = self.repairs is not None and meter is not None
 
-        def body(
-            q: Tensor, k: Tensor, v: Tensor, slots: Tensor, sinks: Tensor | None
-        ) -> tuple[DecodeOutput, Tensor | None]:
-            self.write(layer, k, v, slots)
-            output = self._decode(layer, q, table, replace(how, sinks=sinks), into)
+        def body(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor | None]:
+            self.write(layer, k, v, rest[-1])
+            output = self._decode(layer, q, table, replace(how, sinks=rest[0] if len(rest) == 2 else None), into)
             return output, self._flags(output) if gated else None
 
+        self._begin(table)
+        given = (q, k, v) if sinks is None else (q, k, v, sinks)
         if self.pool.config.format == "scheme":  # a scheme is anybody's code: it may wait for the device
-            output, flags = body(q, k, v, slots, sinks)
+            output, flags = body(*given, slots)
         else:
-            beside = self.repairs is not None and self.repairs.counts[layer] > 0
             place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
-            key = (layer, beside, scale, meter, window, softcap, sinks is None, place)
-            of = (table.pages.data_ptr(), table.seq_lens.data_ptr(), q.shape, k.shape, q.dtype, k.dtype, self.gate)
-            output, flags = self.replays.run(
-                key, of, q, k, v, slots, sinks, body, lambda: self.pool.replayed(layer)
-            )  # fmt: skip
-            if self.replays.replayed:
-                output = replace(output, out=output.out.clone())
+            key = ("step", *self._key(layer, how), place)
+            output, flags = self.replays.run(key, given, body, shared=slots, replayed=lambda: self.pool.replayed(layer))
         return self._settle(layer, q, seqs, table, how, output, flags)
+
+    def _begin(self, table: PageTable) -> None:
+        """Graphs are of these page tables."""
+        self.replays.begin((table.pages.data_ptr(), table.seq_lens.data_ptr(), table.pages.shape))
+
+    def _key(self, layer: int, how: _How) -> tuple[Any, ...]:
+        """What decides which launches a read makes."""
+        beside = self.repairs is not None and self.repairs.counts[layer] > 0
+        return layer, beside, how.scale, how.meter, how.window, how.softcap, how.sinks is None
 
     def attend(
         self, layer: int, q: Tensor, seqs: Sequence[int], *, scale: float, meter: Meter | None = None,
@@ -186,9 +197,17 @@ class GatedPool:
         CorruptionError if a repair finds the backing store damaged: nothing is repaired from it and no output is returned.
         """
         table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
+        self._begin(table)
         output = self._decode(layer, q, table, how)
         flags = self._flags(output) if self.repairs is not None and meter is not None else None
-        return self._settle(layer, q, seqs, table, how, output, flags)
+        attended = self._settle(layer, q, seqs, table, how, output, flags)
+        if not q.is_cuda:
+            return attended
+        readings = tuple(
+            Reading(replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), r.log_a.clone(), r.c_max.clone())
+            for r in attended.output.readings
+        )
+        return replace(attended, output=replace(attended.output, lse=attended.output.lse.clone(), readings=readings))
 
     def _settle(
         self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: _How, output: DecodeOutput,
@@ -196,7 +215,7 @@ class GatedPool:
     ) -> Attended:  # fmt: skip
         """What the gate makes of the first read; flags: the KV heads that fire, None without a gate."""
         if self.repairs is None or flags is None:
-            return Attended(output, output.readings, None)
+            return Attended(_kept(output), output.readings, None)
         before = output.readings
         first = self._deciding(before).meter
         fired = left = flags.cpu().numpy()
@@ -205,7 +224,7 @@ class GatedPool:
             if not left.any():
                 break
             whole = self.gate.mode == "head" or attempt == self.gate.rounds or how.window is not None
-            items = self._whole(seqs, left) if whole else self._planned(layer, q, seqs, left, output.lse, how)
+            items = self._whole(seqs, left) if whole else self._planned(layer, q, seqs, table, left, output.lse, how)
             size, unable = self.repairs.repair(layer, items.page, items.head)
             done, refused = size > 0, refused + unable
             np.add.at(pages, items.row[done], 1)
@@ -213,17 +232,24 @@ class GatedPool:
             if whole and not done.any():
                 break
             if done.any():
-                output = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
-                left = self._flags(output).cpu().numpy() & left
+                output, flags = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
+                left = flags.cpu().numpy()  # a read of two parts is a little looser: another head may be above tau now
+                fired = fired | left
         self._book(seqs, first, output, fired, pages, moved)
-        return Attended(output, before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
+        return Attended(_kept(output), before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
 
     def _again(
         self, layer: int, q: Tensor, table: PageTable, rows: Slots, output: DecodeOutput, how: _How
-    ) -> DecodeOutput:
-        """The output with the given rows read anew."""
-        if len(rows) == len(q):
-            return self._decode(layer, q, table, how)
+    ) -> tuple[DecodeOutput, Tensor]:
+        """The output with the given rows read anew, and the KV heads that fire; on a GPU all rows are, by a graph."""
+        if q.is_cuda or len(rows) == len(q):
+
+            def body(q: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor]:
+                new = self._decode(layer, q, table, replace(how, sinks=rest[0] if rest else None))
+                return new, self._flags(new)
+
+            given = (q,) if how.sinks is None else (q, how.sinks)
+            return self.replays.run(("again", *self._key(layer, how)), given, body)
         at = upload(rows, torch.int64, q.device)
         some = PageTable(table.pages[at].contiguous(), table.seq_lens[at].contiguous(), table.page_size)
         new = self._decode(layer, q[at].contiguous(), some, how)
@@ -235,7 +261,8 @@ class GatedPool:
         for old, r in zip(output.readings, new.readings, strict=True):
             label = type(r.meter)(put(old.meter.value, r.meter.value), r.meter.theorem, r.meter.delta)
             readings.append(Reading(label, put(old.log_a, r.log_a), put(old.c_max, r.c_max)))
-        return DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
+        new = DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
+        return new, self._flags(new)
 
     def _whole(self, seqs: Sequence[int], fired: Flags) -> _Items:
         """Every page of the KV heads that fired."""
@@ -244,61 +271,71 @@ class GatedPool:
         counts = [len(pages) for pages in owned]
         return _Items(np.repeat(row, counts), np.concatenate(owned), np.repeat(head, counts))
 
-    def _planned(self, layer: int, q: Tensor, seqs: Sequence[int], fired: Flags, lse: Tensor, how: _How) -> _Items:
-        """The pages that bring the KV heads that fired to tau, by prediction from sums over blocks of pages.
+    def _blocks(self, layer: int, table: PageTable, count: int, per: int, how: _How, q: Tensor, lse: Tensor) -> Tensor:
+        """Of each block of pages and query head LSE, log A and C, and of each sequence and query head LSE and what a repair
+        leaves: float64 [3 batch count Hq + 2 batch Hq], in that order.
 
-        Each block is read as a sequence of its own, all in one call: LSE, A and C of a block are its mass, its ``up`` and its
-        largest c. The prediction itself is made on the host, for all heads at once, from one transfer.
+        Each of the first ``count`` blocks of ``per`` pages is read as a sequence of its own, all in one call.
         """
         assert self.repairs is not None
-        size, device = self.pool.config.page_size, q.device
-        rows = fired.any(1).nonzero()[0]
-        owned = [self.pool.allocator.pages_of(seqs[b]) for b in rows.tolist()]
-        per = max(1, 16 // size, *(-(-len(pages) // MAX_BLOCKS) for pages in owned))  # pages of a block
-        counts = np.asarray([-(-len(pages) // per) for pages in owned])
-        most, starts = int(counts.max()), np.concatenate(([0], np.cumsum(counts)))
-        listed = np.full((starts[-1], per), -1, np.int64)
-        lens = np.zeros(starts[-1], np.int64)
-        for b, pages, start, count in zip(rows.tolist(), owned, starts, counts, strict=False):
-            listed[start : start + count].reshape(-1)[: len(pages)] = pages
-            rest = self.pool.length(seqs[b]) - np.arange(count) * (per * size)
-            lens[start : start + count] = rest.clip(0, per * size)
-        short = PageTable(upload(listed.clip(0), torch.int32, device), upload(lens, torch.int32, device), size)
+        batch, size = len(q), self.pool.config.page_size
+        pages = table.pages[:, : count * per]
+        if pages.shape[1] < count * per:
+            pages = torch.nn.functional.pad(pages, (0, count * per - pages.shape[1]))
+        rest = table.seq_lens[:, None] - torch.arange(count, dtype=torch.int32, device=q.device) * (per * size)
+        lens = rest.clamp(0, per * size).flatten()
+        short = PageTable(pages.reshape(batch * count, per).contiguous(), lens, size)
         side = self.repairs.side_table(layer, short)
-        asked, asking = upload(np.repeat(rows, counts), torch.int64, device), upload(rows, torch.int64, device)
         got = ops.decode(
-            self.pool, layer, q[asked].contiguous(), short, scale=how.scale, meter=how.meter, softcap=how.softcap,
+            self.pool, layer, q.repeat_interleave(count, 0), short, scale=how.scale, meter=how.meter, softcap=how.softcap,
             part=None if side is None else PagePart(side[0], 0),
         )  # fmt: skip
         reading = self._deciding(got.readings)
-        norms = torch.linalg.vector_norm(q[asking].double(), dim=-1)  # [R, Hq]
-        whole = torch.stack((lse[asking].double(), self.repairs.residual(layer, norms, how.scale)))
-        blocks = torch.stack((got.lse, reading.log_a, reading.c_max)).double()
-        both = torch.cat((blocks.flatten(), whole.flatten())).cpu()
-        blocks, whole = both[: blocks.numel()].view_as(blocks), both[blocks.numel() :].view_as(whole)
+        left = self.repairs.residual(layer, torch.linalg.vector_norm(q.double(), dim=-1), how.scale)  # [batch, Hq]
+        every = [got.lse.double(), reading.log_a.double(), reading.c_max.double(), lse.double(), left]
+        return torch.cat([x.flatten() for x in every])
+
+    def _planned(
+        self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, fired: Flags, lse: Tensor, how: _How
+    ) -> _Items:
+        """The pages that bring the KV heads that fired to tau, by prediction from sums over blocks of pages.
+
+        LSE, A and C of a block are its mass, its ``up`` and its largest c. The prediction itself is made on the host, for all
+        heads at once, from one transfer.
+        """
+        size, heads, batch = self.pool.config.page_size, q.shape[1], len(q)
+        group = heads // self.pool.config.kv_heads
+        owned = [np.asarray(self.pool.allocator.pages_of(s), np.int64) for s in seqs]
+        longest = max(len(pages) for pages in owned)
+        per = max(1, 16 // size, -(-longest // MAX_BLOCKS))  # pages of a block
+        most = -(-longest // per)
+        count = min(-(-most // BUCKET) * BUCKET, -(-table.pages.shape[1] // per))
+
+        def body(q: Tensor, lse: Tensor) -> Tensor:
+            return self._blocks(layer, table, count, per, how, q, lse)
+
+        key = ("blocks", *self._key(layer, how), count, per)
+        both = self.replays.run(key, (q, lse), body).cpu()
+        blocks = both[: 3 * batch * count * heads].view(3, batch, count, heads)
+        whole = both[blocks.numel() :].view(2, batch, heads)
 
         # one group of query heads for each KV head that fired: [F, G, blocks], absent blocks last
-        row, head = fired[rows].nonzero()
-        column = np.arange(most)
-        at = starts[row][:, None] + column  # [F, blocks]
-        there = column < counts[row][:, None]
-        group = q.shape[1] // self.pool.config.kv_heads
+        row, head = fired.nonzero()
         query = head[:, None] * group + np.arange(group)  # [F, G]
-        found = blocks[:, np.where(there, at, 0)[:, None, :], query[:, :, None]]  # [3, F, G, blocks]
-        mask = torch.from_numpy(there)[:, None, :]
+        found = blocks[:, row[:, None, None], np.arange(most)[None, None, :], query[:, :, None]]  # [3, F, G, blocks]
+        lengths = np.asarray([len(pages) for pages in owned])[row]
+        there = torch.from_numpy(np.arange(most) * per < lengths[:, None])[:, None, :]  # [F, 1, blocks]
         all_lse, left = whole[:, row[:, None], query]  # [F, G]
-        mass = torch.where(mask, (found[0] - all_lse[..., None]).exp(), 0.0)
+        mass = torch.where(there, (found[0] - all_lse[..., None]).exp(), 0.0)
         up = torch.where(mass == 0, 0.0, mass * found[1].exp())
         down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
         other = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
-        c_max = torch.where(mask, found[2], -torch.inf)
-        chosen = plan(
-            BlockSums(mass, up, down, c_max, other, other * left.exp(), left), self.gate.tau, left
-        ).blocks.numpy()
-        which, block = (chosen & there).nonzero()
-        page = listed[at[which, block]]  # [items, per]
-        item, within = (page >= 0).nonzero()
-        return _Items(rows[row[which[item]]], page[item, within], head[which[item]])
+        c_max = torch.where(there, found[2], -torch.inf)
+        chosen = plan(BlockSums(mass, up, down, c_max, other, other * left.exp(), left), self.gate.tau, left).blocks
+        which, block = (chosen & there[:, 0]).numpy().nonzero()
+        pages = [owned[row[f]][j * per : (j + 1) * per] for f, j in zip(which.tolist(), block.tolist(), strict=True)]
+        counts = [len(x) for x in pages]
+        return _Items(np.repeat(row[which], counts), np.concatenate([*pages, _NONE]), np.repeat(head[which], counts))
 
     def _book(
         self, seqs: Sequence[int], first: Labelled, output: DecodeOutput, fired: Flags, pages: Slots, moved: Slots

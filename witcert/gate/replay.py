@@ -1,8 +1,8 @@
 """Decode steps as CUDA graphs: what a layer writes, reads and compares with tau, launched as one.
 
-In an eager step most of the time is Python between small launches. Everything that a layer's step does before the host has to
-know something (write, read from one store or two, merge, compare) is the same launches each time, over tensors that are
-updated in place; so it is captured once per layer and replayed. Repairs, which depend on what was read, stay outside.
+In an eager step most of the time is Python between small launches. What a layer does before the host has to know something
+(write, read from one store or two, merge, compare) is the same launches each time, over tensors that are updated in place; so
+it is captured once per layer and replayed. Only what depends on what was read, the choice of what to page in, stays outside.
 """
 
 from __future__ import annotations
@@ -11,30 +11,28 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from witcert.kernels.decode import DecodeOutput
-
 __all__ = ["Replays"]
 
-Body = Callable[[Tensor, Tensor, Tensor, Tensor, "Tensor | None"], "tuple[DecodeOutput, Tensor | None]"]
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
 class _Captured:
     graph: Any
     given: tuple[Tensor, ...]
-    result: tuple[DecodeOutput, Tensor | None]
+    result: Any
 
 
 class Replays:
     """Graphs of the layers of one batch; they are dropped when another batch, or other page tables, come.
 
-    A step is captured when it is seen for the second time: the first one compiles what has to be compiled. All graphs share
-    one memory; what a replay returns is overwritten by the next replay of that layer. ``captured``, ``replayed`` count.
+    A body is captured when it is asked for the second time: the first time compiles what has to be compiled. All graphs share
+    one memory; what a replay returns is overwritten by the next replay of that key. ``captured``, ``replayed`` count.
     """
 
     def __init__(self) -> None:
@@ -42,76 +40,82 @@ class Replays:
         self.captured = self.replayed = 0
         self._graphs: dict[tuple[Any, ...], _Captured | None] = {}
         self._of: tuple[Any, ...] = ()
-        self._slots: Tensor | None = None
+        self._shared: Tensor | None = None
         self._filled_from: weakref.ref[Tensor] | None = None
         self._pool: Any = None
         self._stream: Any = None
 
-    def run(
-        self, key: tuple[Any, ...], of: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, slots: Tensor, sinks: Tensor | None,
-        body: Body, replayed: Callable[[], None],
-    ) -> tuple[DecodeOutput, Tensor | None]:  # fmt: skip
-        """What ``body(q, k, v, slots, sinks)`` gives, by a replay where there is one.
-
-        Parameters
-        ----------
-        key : all that decides which launches the body makes, the layer first. of : what all keys have in common (the page
-            tables' memory); another one drops every graph.
-        q, k, v, slots, sinks : on a CUDA device. slots is the same object for all layers of a step, and another for another.
-        body : makes launches only, and does not wait for the device. replayed : called after a replay instead, for what
-            body does on the host.
-        """
-        if not self.enabled or not q.is_cuda or torch.cuda.is_current_stream_capturing():
-            return body(q, k, v, slots, sinks)
+    def begin(self, of: tuple[Any, ...]) -> None:
+        """What all keys from now on have in common, such as the memory of the page tables; another one drops every graph."""
         if of != self._of:
             self._graphs.clear()
             # memory whose last graph is gone cannot be captured into again
-            self._of, self._slots, self._pool = of, None, None
+            self._of, self._shared, self._pool = of, None, None
+
+    def run(
+        self, key: tuple[Any, ...], given: tuple[Tensor, ...], body: Callable[..., T], *, shared: Tensor | None = None,
+        replayed: Callable[[], None] | None = None,
+    ) -> T:  # fmt: skip
+        """What ``body(*given)``, or ``body(*given, shared)``, gives; by a replay where there is one.
+
+        Parameters
+        ----------
+        key : all that decides which launches the body makes, shapes and types of ``given`` apart.
+        given : its inputs, on a CUDA device, copied for each replay. shared : one more, copied once for all keys: the same
+            object for all layers of a step, another one in another step.
+        body : makes launches only, and does not wait for the device. replayed : called after a replay instead, for what
+            body does on the host.
+        """
+        more = () if shared is None else (shared,)
+        if not self.enabled or not given[0].is_cuda or torch.cuda.is_current_stream_capturing():
+            return body(*given, *more)
+        key = (*key, *((x.shape, x.dtype) for x in given))
         if key not in self._graphs:
             self._graphs[key] = None
-            return body(q, k, v, slots, sinks)
+            return body(*given, *more)
         entry = self._graphs[key]
         if entry is None:
-            made = self._capture(q, k, v, slots, sinks, body)
+            made = self._capture(given, shared, body)
             if made is None:
-                return body(q, k, v, slots, sinks)
+                return body(*given, *more)
             entry = self._graphs[key] = made
-        else:
+        elif replayed is not None:
             replayed()
-        self._fill(slots)
-        for to, x in zip(entry.given, (q, k, v) if sinks is None else (q, k, v, sinks), strict=True):
+        if shared is not None:
+            self._fill(shared)
+        for to, x in zip(entry.given, given, strict=True):
             to.copy_(x)
         entry.graph.replay()
         self.replayed += 1
-        return entry.result
+        result: T = entry.result
+        return result
 
-    def _fill(self, slots: Tensor) -> None:
-        """The slots of this step in the memory that all graphs read them from."""
+    def _fill(self, shared: Tensor) -> None:
+        """The shared input of this step in the memory that all graphs read it from."""
         last = None if self._filled_from is None else self._filled_from()
-        if self._slots is not None and last is not slots:
-            self._slots.copy_(slots)
-            self._filled_from = weakref.ref(slots)
+        if self._shared is not None and last is not shared:
+            self._shared.copy_(shared)
+            self._filled_from = weakref.ref(shared)
 
-    def _capture(
-        self, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, sinks: Tensor | None, body: Body
-    ) -> _Captured | None:
+    def _capture(self, given: tuple[Tensor, ...], shared: Tensor | None, body: Callable[..., Any]) -> _Captured | None:
         """The graph of the body; None, and no graphs any more, if it cannot be captured."""
+        device = given[0].device
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         if self._stream is None:
-            self._stream = torch.cuda.Stream(q.device)  # type: ignore[no-untyped-call]
-        if self._slots is None:
-            self._slots, self._filled_from = torch.empty_like(slots), None
-        asked = (q, k, v) if sinks is None else (q, k, v, sinks)
-        given = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in asked)
-        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(q.device)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        if shared is not None and self._shared is None:
+            self._shared, self._filled_from = torch.empty_like(shared), None
+        own = tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in given)
+        more = () if shared is None else (self._shared,)
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
                 # other threads (a telemetry server) may go on using the device
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    result = body(given[0], given[1], given[2], self._slots, None if sinks is None else given[3])
+                    result = body(*own, *more)
                 finally:
                     graph.capture_end()
         except Exception as e:
@@ -121,4 +125,4 @@ class Replays:
             return None
         current.wait_stream(self._stream)
         self.captured += 1
-        return _Captured(graph, given, result)
+        return _Captured(graph, own, result)

@@ -198,7 +198,9 @@ class CachePool:
             self.tensors.epochs[upload(slots, torch.int64, self.device)] = upload(words, torch.int32, self.device)
 
     def _seal_full(self) -> None:
-        """Seal the pages that were filled since, in the layers that were written."""
+        """Seal the pages that were filled since, in the layers that were written, and their side pages."""
+        if self._side_seals is not None:
+            self._side_seals.seal_pairs(*self._repairs.full())
         full = {p for p in self._filling if self.allocator.fill[p] == self.config.page_size}
         layers = [i for i, n in enumerate(self._written) if n == self._reserved]
         if full and layers:

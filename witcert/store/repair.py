@@ -48,6 +48,7 @@ class Repairs:
         self._pool = weakref.ref(pool)  # the pool owns this: in a cycle, its memory would outlive it
         config = pool.config
         self.where = np.full((config.layers, config.pages, config.kv_heads), -1, np.int32)
+        self._full: list[set[int]] = [set() for _ in range(config.layers)]
         self.hooks: list[Callable[[Sequence[int]], None]] = []
 
     @property
@@ -74,6 +75,15 @@ class Repairs:
         """These side pages were given back: they hold nobody's rows."""
         here = self.where[layer]
         here[np.isin(here, side_pages)] = -1
+        self._full[layer].difference_update(side_pages)
+
+    def full(self) -> tuple[Slots, Slots]:
+        """Layers and side pages that were filled at once and not sealed since; they are taken to be sealed now."""
+        layers = [np.full(len(pages), i, np.int64) for i, pages in enumerate(self._full)]
+        sides = [np.fromiter(pages, np.int64) for pages in self._full]
+        for pages in self._full:
+            pages.clear()
+        return np.concatenate(layers), np.concatenate(sides)
 
     def beside(self, pages: Iterable[int]) -> tuple[Slots, Slots]:
         """Layers and side pages of the exact rows of these pages; none where the format is repaired in place."""
@@ -158,11 +168,10 @@ class Repairs:
             single = ExactStore(exact.k.view(-1, 1, config.head_dim), exact.v.view(-1, 1, config.head_dim))
             self._copy(single, rows * config.kv_heads + of, side, slots, None)
             host.require_pairs(layer, rows, of, side, slots)
-            full = beside[count == size]
             if pool._side_seals is not None:
-                layers = np.full(len(beside), layer, np.int64)
-                pool._side_seals.forget_pairs(layers, beside)
-                pool._side_seals.seal_pairs(layers[: len(full)], full)
+                pool._side_seals.forget_pairs(np.full(len(beside), layer, np.int64), beside)
+            self._full[layer].update(beside[count == size].tolist())
+            self._full[layer].difference_update(beside[count < size].tolist())
         self.where[layer, page, head] = beside
         return count * 4 * config.head_dim
 
