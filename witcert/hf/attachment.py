@@ -227,6 +227,7 @@ class Attachment:
                 f"layers {missing} did not run their attention on the certified cache; nothing of this forward is certified"
             )
         cache.rows.commit()
+        self.pool.seal_side()
         cache.written.clear()
         record = cache.record
         if not new.single:

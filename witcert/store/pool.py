@@ -199,8 +199,7 @@ class CachePool:
 
     def _seal_full(self) -> None:
         """Seal the pages that were filled since, in the layers that were written, and their side pages."""
-        if self._side_seals is not None:
-            self._side_seals.seal_pairs(*self._repairs.full())
+        self.seal_side()
         full = {p for p in self._filling if self.allocator.fill[p] == self.config.page_size}
         layers = [i for i, n in enumerate(self._written) if n == self._reserved]
         if full and layers:
@@ -212,6 +211,11 @@ class CachePool:
                 self._side_seals.seal_pairs(layer[done], side[done])
             self._filling -= full
         self._filling = {p for p in self._filling if self.allocator.references(p)}
+
+    def seal_side(self) -> None:
+        """Seal the side pages that repairs have filled since; ``reserve`` does so at the latest."""
+        if self._side_seals is not None:
+            self._side_seals.seal_pairs(*self._repairs.full())
 
     def rows_of(self, layer: int, pages: Slots) -> tuple[Slots, Slots]:
         """Slots of pages [P] that the layer has written, page by page, and which of the pages each is in (0..P-1)."""

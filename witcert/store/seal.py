@@ -100,6 +100,8 @@ class Seals:
 
     def seal_pairs(self, layers: Slots, pages: Slots) -> None:
         """The same for the pairs (layers[i], pages[i])."""
+        if not len(layers):
+            return
         for _, _, items in self._items(layers, pages):
             self.tags[items[0], items[1]] = self.compute(items)
         self.valid[torch.from_numpy(layers), torch.from_numpy(pages)] = True
