@@ -55,14 +55,16 @@ def test_replayed_steps_are_eager_steps(family: str, how: dict[str, Any]) -> Non
         for a, b in ((one.before, other.before), (one.after, other.after)):
             assert [x.label for x in a] == [x.label for x in b]
             assert all(torch.equal(x.value, y.value) for x, y in zip(a, b, strict=True))
-    assert eager.gated.replays.replayed == 0
+    assert not eager.gated.replays.replayed
     if "scheme" not in how:
         layers = len(replayed.modules)
-        assert replayed.gated.replays.enabled
-        assert replayed.gated.replays.captured >= layers
-        assert replayed.gated.replays.replayed == layers * (NEW - 2) - sum(
-            1 for key in replayed.gated.replays._graphs if key[1]
-        )  # the first step of a layer is eager, and so is its first with repaired pages beside
+        replays = replayed.gated.replays
+        beside = sum(1 for key in replays._graphs if key[0] == "step" and key[2])
+        # the first step of a layer is eager, and so is its first with repaired pages beside
+        assert replays.replayed["step"] == layers * (NEW - 2) - beside
+        if how["gate"] != "off" and how["gate"].mode == "block":
+            assert replays.replayed["blocks"] > 0
+            assert replays.replayed["again"] > 0
     if how["gate"] != "off":
         assert sum(s.bytes for s in steps) > 0
         assert sum(r.repaired for r in replayed.report()) > 0

@@ -258,6 +258,7 @@ def test_damaged_backing_rows_repair_nothing() -> None:
     pool, pages = f.pool, f.pool.pages(a)
     assert pool.host is not None
     row = pages[2] * 16 + 3
+    assert pool.check_backing(1, pages) == []  # and what is on its way to the host has arrived
     pool.host.k[1].view(torch.int16)[row, 1, 9] ^= 1 << 5
     side = pool.side_reserve(1, 1)
     state = [x.clone() for x in pool.tensors.rows]

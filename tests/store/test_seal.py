@@ -78,6 +78,7 @@ def test_every_bit_of_a_backing_row_is_found(side: str) -> None:
     x = getattr(host, side)
     bits = x if side == "tags" else x.view(torch.int16)
     width = 8 * bits.element_size()
+    assert f.pool.check_backing(1, f.pool.pages(a)) == []  # and what is on its way to the host has arrived
     for bit in range(width):
         flip = (1 << bit) - (1 << width if bit == width - 1 else 0)
         place = (1, page * 16 + 3, 0) if side == "tags" else (1, page * 16 + 3, 0, 63)

@@ -23,7 +23,7 @@ from witcert.gate.predict import BlockSums, plan
 from witcert.gate.repairs import Repairs
 from witcert.gate.replay import Replays
 from witcert.guarantees import Labelled, Proved
-from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading, ReadingBuffers
+from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading, ReadingBuffers, TierBMeter
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import PageTable
 from witcert.kernels.telemetry.step import float32_below
@@ -75,8 +75,11 @@ class Attended:
 
 
 def _kept(output: DecodeOutput) -> DecodeOutput:
-    """The output with an ``out`` that no replay overwrites."""
-    return replace(output, out=output.out.clone()) if output.out.is_cuda else output
+    """The output outside the memory of the graphs, in which the next one may overwrite it; its meters and C lie elsewhere."""
+    if not output.out.is_cuda:
+        return output
+    readings = tuple(replace(r, log_a=r.log_a.clone()) for r in output.readings)
+    return DecodeOutput(output.out.clone(), output.lse.clone(), readings)
 
 
 class GatedPool:
@@ -89,6 +92,7 @@ class GatedPool:
         self.pool, self.gate, self.ledger = pool, gate, ledger or Ledger()
         self.repairs = None if gate.mode == "off" else Repairs(pool)
         self.replays = Replays()
+        self._own: dict[tuple[Any, ...], ReadingBuffers] = {}
         self._most = float32_below(gate.tau)  # a float32 meter is at most tau iff it is at most this
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
@@ -127,7 +131,7 @@ class GatedPool:
             for r in exact.readings
         )  # fmt: skip
         exact = DecodeOutput(exact.out.view(batch, heads, d), exact.lse.view(batch, heads), shaped)
-        return ops.merge(self.pool, first, exact, tokens=max(1, table.max_tokens))
+        return ops.merge(self.pool, first, exact, tokens=max(1, table.max_tokens), into=into)
 
     def _deciding(self, readings: tuple[Reading, ...]) -> Reading:
         """The reading that the gate looks at; a proved one will do where no weaker one was asked for."""
@@ -158,7 +162,8 @@ class GatedPool:
         k, v : exact keys and values [batch, Hkv, d] of the new tokens, which lie in slots [batch]; the other arguments as in
         :meth:`attend`. into : where the first read puts its meters, see ``decode``.
 
-        Of the result, ``out`` is the caller's; everything else holds until the next step of this layer.
+        The meters and C of the result hold until the next step of this layer, or until ``into`` is written again; the rest is
+        the caller's.
         """
         table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
         gated = self.repairs is not None and meter is not None
@@ -169,6 +174,7 @@ class GatedPool:
             return output, self._flags(output) if gated else None
 
         self._begin(table)
+        into = into or self._buffers(("step", layer), q, meter)
         given = (q, k, v) if sinks is None else (q, k, v, sinks)
         if self.pool.config.format == "scheme":  # a scheme is anybody's code: it may wait for the device
             output, flags = body(*given, slots)
@@ -176,11 +182,24 @@ class GatedPool:
             place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
             key = ("step", *self._key(layer, how), place)
             output, flags = self.replays.run(key, given, body, shared=slots, replayed=lambda: self.pool.replayed(layer))
+            output = _kept(output)
         return self._settle(layer, q, seqs, table, how, output, flags)
 
     def _begin(self, table: PageTable) -> None:
         """Graphs are of these page tables."""
-        self.replays.begin((table.pages.data_ptr(), table.seq_lens.data_ptr(), table.pages.shape))
+        if self.replays.begin((table.pages.data_ptr(), table.seq_lens.data_ptr(), table.pages.shape)):
+            self._own.clear()
+
+    def _buffers(self, name: tuple[Any, ...], q: Tensor, meter: Meter | None) -> ReadingBuffers | None:
+        """Memory of its own for the meters and C of one kind of read, outside that of the graphs: what one graph leaves in
+        theirs, the next may overwrite. None where nothing is replayed."""
+        if meter is None or not (q.is_cuda and self.replays.enabled):
+            return None
+        key = (*name, meter, q.shape)
+        if key not in self._own:
+            shape = 2 if isinstance(meter, TierBMeter) else 1, *q.shape[:2]
+            self._own[key] = ReadingBuffers(*(torch.empty(shape, device=q.device) for _ in range(2)))
+        return self._own[key]
 
     def _key(self, layer: int, how: _How) -> tuple[Any, ...]:
         """What decides which launches a read makes."""
@@ -201,13 +220,13 @@ class GatedPool:
         output = self._decode(layer, q, table, how)
         flags = self._flags(output) if self.repairs is not None and meter is not None else None
         attended = self._settle(layer, q, seqs, table, how, output, flags)
-        if not q.is_cuda:
+        if attended.output is output or not q.is_cuda:
             return attended
         readings = tuple(
-            Reading(replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), r.log_a.clone(), r.c_max.clone())
+            replace(r, meter=replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), c_max=r.c_max.clone())
             for r in attended.output.readings
         )
-        return replace(attended, output=replace(attended.output, lse=attended.output.lse.clone(), readings=readings))
+        return replace(attended, output=replace(attended.output, readings=readings))
 
     def _settle(
         self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: _How, output: DecodeOutput,
@@ -215,7 +234,7 @@ class GatedPool:
     ) -> Attended:  # fmt: skip
         """What the gate makes of the first read; flags: the KV heads that fire, None without a gate."""
         if self.repairs is None or flags is None:
-            return Attended(_kept(output), output.readings, None)
+            return Attended(output, output.readings, None)
         before = output.readings
         first = self._deciding(before).meter
         fired = left = flags.cpu().numpy()
@@ -236,7 +255,7 @@ class GatedPool:
                 left = flags.cpu().numpy()  # a read of two parts is a little looser: another head may be above tau now
                 fired = fired | left
         self._book(seqs, first, output, fired, pages, moved)
-        return Attended(_kept(output), before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
+        return Attended(output, before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
 
     def _again(
         self, layer: int, q: Tensor, table: PageTable, rows: Slots, output: DecodeOutput, how: _How
@@ -244,12 +263,15 @@ class GatedPool:
         """The output with the given rows read anew, and the KV heads that fire; on a GPU all rows are, by a graph."""
         if q.is_cuda or len(rows) == len(q):
 
+            into = self._buffers(("again", layer), q, how.meter)
+
             def body(q: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor]:
-                new = self._decode(layer, q, table, replace(how, sinks=rest[0] if rest else None))
+                new = self._decode(layer, q, table, replace(how, sinks=rest[0] if rest else None), into)
                 return new, self._flags(new)
 
             given = (q,) if how.sinks is None else (q, how.sinks)
-            return self.replays.run(("again", *self._key(layer, how)), given, body)
+            new, flags = self.replays.run(("again", *self._key(layer, how)), given, body)
+            return _kept(new), flags
         at = upload(rows, torch.int64, q.device)
         some = PageTable(table.pages[at].contiguous(), table.seq_lens[at].contiguous(), table.page_size)
         new = self._decode(layer, q[at].contiguous(), some, how)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -32,12 +33,14 @@ class Replays:
     """Graphs of the layers of one batch; they are dropped when another batch, or other page tables, come.
 
     A body is captured when it is asked for the second time: the first time compiles what has to be compiled. All graphs share
-    one memory; what a replay returns is overwritten by the next replay of that key. ``captured``, ``replayed`` count.
+    one memory: what a replay returns holds until the next replay of any key, unless the body put it into memory that was
+    there before the capture. ``captured``, ``replayed`` count, by name.
     """
 
     def __init__(self) -> None:
         self.enabled = True
-        self.captured = self.replayed = 0
+        self.captured: Counter[str] = Counter()
+        self.replayed: Counter[str] = Counter()
         self._graphs: dict[tuple[Any, ...], _Captured | None] = {}
         self._of: tuple[Any, ...] = ()
         self._shared: Tensor | None = None
@@ -45,12 +48,15 @@ class Replays:
         self._pool: Any = None
         self._stream: Any = None
 
-    def begin(self, of: tuple[Any, ...]) -> None:
-        """What all keys from now on have in common, such as the memory of the page tables; another one drops every graph."""
-        if of != self._of:
-            self._graphs.clear()
-            # memory whose last graph is gone cannot be captured into again
-            self._of, self._shared, self._pool = of, None, None
+    def begin(self, of: tuple[Any, ...]) -> bool:
+        """What all keys from now on have in common, such as the memory of the page tables; another one drops every graph,
+        and is answered by True."""
+        if of == self._of:
+            return False
+        self._graphs.clear()
+        # memory whose last graph is gone cannot be captured into again
+        self._of, self._shared, self._pool = of, None, None
+        return True
 
     def run(
         self, key: tuple[Any, ...], given: tuple[Tensor, ...], body: Callable[..., T], *, shared: Tensor | None = None,
@@ -60,7 +66,7 @@ class Replays:
 
         Parameters
         ----------
-        key : all that decides which launches the body makes, shapes and types of ``given`` apart.
+        key : a name, and all that decides which launches the body makes, shapes and types of ``given`` apart.
         given : its inputs, on a CUDA device, copied for each replay. shared : one more, copied once for all keys: the same
             object for all layers of a step, another one in another step.
         body : makes launches only, and does not wait for the device. replayed : called after a replay instead, for what
@@ -75,7 +81,7 @@ class Replays:
             return body(*given, *more)
         entry = self._graphs[key]
         if entry is None:
-            made = self._capture(given, shared, body)
+            made = self._capture(key[0], given, shared, body)
             if made is None:
                 return body(*given, *more)
             entry = self._graphs[key] = made
@@ -86,7 +92,7 @@ class Replays:
         for to, x in zip(entry.given, given, strict=True):
             to.copy_(x)
         entry.graph.replay()
-        self.replayed += 1
+        self.replayed[key[0]] += 1
         result: T = entry.result
         return result
 
@@ -97,7 +103,9 @@ class Replays:
             self._shared.copy_(shared)
             self._filled_from = weakref.ref(shared)
 
-    def _capture(self, given: tuple[Tensor, ...], shared: Tensor | None, body: Callable[..., Any]) -> _Captured | None:
+    def _capture(
+        self, name: str, given: tuple[Tensor, ...], shared: Tensor | None, body: Callable[..., Any]
+    ) -> _Captured | None:
         """The graph of the body; None, and no graphs any more, if it cannot be captured."""
         device = given[0].device
         if self._pool is None:
@@ -124,5 +132,5 @@ class Replays:
             warnings.warn(f"decode steps run without CUDA graphs: a capture failed ({e})", RuntimeWarning, stacklevel=2)
             return None
         current.wait_stream(self._stream)
-        self.captured += 1
+        self.captured[name] += 1
         return _Captured(graph, own, result)

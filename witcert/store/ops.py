@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, overload
 
 import torch
@@ -202,21 +203,28 @@ def _merged(first: DecodeOutput, second: DecodeOutput) -> DecodeOutput:
 
 
 @overload
-def merge(pool: CachePool, first: DecodeOutput, second: DecodeOutput, *, tokens: int | None = None) -> DecodeOutput: ...
+def merge(
+    pool: CachePool, first: DecodeOutput, second: DecodeOutput, *, tokens: int | None = None,
+    into: ReadingBuffers | None = None,
+) -> DecodeOutput: ...  # fmt: skip
 
 
 @overload
 def merge(pool: CachePool, first: ExtendOutput, second: ExtendOutput, *, tokens: int | None = None) -> ExtendOutput: ...
 
 
-def merge(pool: CachePool, first: Output, second: Output, *, tokens: int | None = None) -> Output:
+def merge(
+    pool: CachePool, first: Output, second: Output, *, tokens: int | None = None, into: ReadingBuffers | None = None
+) -> Output:
     """One output from two decodes, or two extends, of the same queries over the two parts of a cache.
 
     See :func:`witcert.kernels.decode.merge` and :func:`witcert.kernels.extend.merge_extend`. tokens : most cached tokens of a
-    sequence; None: what the pool's tables allow.
+    sequence; None: what the pool's tables allow. into : where the meters and C of two decodes go, as in ``decode``.
     """
     most = pool.config.max_pages * pool.config.page_size if tokens is None else tokens
     if isinstance(first, ExtendOutput):
+        if into is not None:
+            raise InputError("into is for two decodes; first is an ExtendOutput")
         if not isinstance(second, ExtendOutput) or first.out.shape != second.out.shape:
             raise InputError(f"second is {type(second).__name__} of {tuple(second.out.shape)}; expected an ExtendOutput of "
                              f"{tuple(first.out.shape)}")  # fmt: skip
@@ -227,7 +235,7 @@ def merge(pool: CachePool, first: Output, second: Output, *, tokens: int | None 
     if not isinstance(second, DecodeOutput):
         raise InputError(f"second is {type(second).__name__}; expected a DecodeOutput")
     if pool.kernels:
-        return kernels.merge(first, second, tokens=most)
+        return kernels.merge(first, second, tokens=most, into=into)
     count, other = len(first.readings), len(second.readings)
     if first.out.shape != second.out.shape or (count == 0) != (other == 0) or other not in (0, 1, count):
         raise InputError(
@@ -239,4 +247,13 @@ def merge(pool: CachePool, first: Output, second: Output, *, tokens: int | None 
         type(a.meter) is not type(b.meter) for a, b in zip(first.readings, second.readings, strict=True)
     ):
         raise InputError("the readings of first and second have different labels")
-    return _merged(first, second)
+    got = _merged(first, second)
+    if into is None:
+        return got
+    into.check((count, *first.out.shape[:2]), first.out.device)
+    readings = []
+    for (value, c_max), r in zip(into.each, got.readings, strict=True):
+        value.copy_(torch.as_tensor(r.meter.value))
+        c_max.copy_(r.c_max)
+        readings.append(replace(r, meter=replace(r.meter, value=value), c_max=c_max))
+    return replace(got, readings=tuple(readings))

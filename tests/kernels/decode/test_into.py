@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor
 
 from witcert.errors import InputError
-from witcert.kernels.decode import BandMeter, DecodeOutput, ReadingBuffers, Tuning, decode, launch
+from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, ReadingBuffers, Tuning, decode, launch, merge
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import PageTable
+from witcert.store import ops
 
 from .build import Case, exact_case
 from .common import DEVICE, VARIANTS, make
@@ -142,3 +144,27 @@ def test_buffers_of_another_device() -> None:
     case, meter = make("exact-band", [20, 7], 1, 3, 64, 16)
     with pytest.raises(InputError, match="on cpu; expected"):
         run(case, meter, into=buffers(1, 2, 3, device="cpu"))
+
+
+@pytest.mark.parametrize("variant", ["exact-band", "dither-tierB"])
+def test_a_merge_puts_its_readings_there(variant: str) -> None:
+    """The same bits as without, through the kernel and through float64; a merge of another size is refused."""
+    case, meter = make(variant, [37, 5, 20], 1, 3, 64, 16)
+    parts = torch.zeros(3, 1, case.table.pages.shape[1], dtype=torch.uint8, device=DEVICE)
+    parts[..., 1] = 1
+    first, second = (run(case, meter, part=PagePart(parts, i)) for i in (0, 1))
+    want = merge(first, second, tokens=64)
+    into = buffers(len(want.readings), 3, 3)
+    got = merge(first, second, tokens=64, into=into)
+    for a, b in zip(tensors(got), tensors(want), strict=True):
+        assert torch.equal(a, b)
+    for reading, (value, c_max) in zip(got.readings, into.each, strict=True):
+        assert reading.meter.value is value
+        assert reading.c_max is c_max
+    with pytest.raises(InputError, match="into holds readings"):
+        merge(first, second, tokens=64, into=buffers(len(want.readings), 2, 3))
+    if DEVICE == "cpu":
+        pool: Any = SimpleNamespace(kernels=False)
+        plain, there = (ops.merge(pool, first, second, tokens=64, into=x) for x in (None, buffers(len(want.readings), 3, 3)))
+        for a, b in zip(tensors(there), tensors(plain), strict=True):
+            assert torch.equal(a, b)

@@ -18,7 +18,7 @@ import triton.language as tl
 from witcert.errors import InputError
 from witcert.guarantees import Labelled, Proved
 from witcert.kernels.decode.budget import EXP2
-from witcert.kernels.decode.launch import MAX_TOKENS, DecodeOutput, Reading
+from witcert.kernels.decode.launch import MAX_TOKENS, DecodeOutput, Reading, ReadingBuffers
 from witcert.kernels.decode.stage2 import _meter
 
 __all__ = ["merge"]
@@ -66,7 +66,9 @@ def merge_kernel(
         tl.store(meter_ptr + i * cells + cell, meter)
 
 
-def merge(first: DecodeOutput, second: DecodeOutput, *, tokens: int) -> DecodeOutput:
+def merge(
+    first: DecodeOutput, second: DecodeOutput, *, tokens: int, into: ReadingBuffers | None = None
+) -> DecodeOutput:
     """One output from two decodes of the same queries whose caches have no token in common.
 
     Parameters
@@ -74,6 +76,7 @@ def merge(first: DecodeOutput, second: DecodeOutput, *, tokens: int) -> DecodeOu
     first, second : outputs of ``decode`` with the same q, scale and soft cap. Sinks are given to one of the two. Either
         both have readings or none; second has one reading without probability, or as many as first.
     tokens : most tokens that a sequence has (``table.max_tokens``).
+    into : where the meters and C of the result go, as in ``decode``; memory of neither input.
 
     Returns output, LSE and one reading for each of first's, with first's label: an upper bound on the total variation of
     the whole cell. No host synchronization, capturable.
@@ -96,7 +99,13 @@ def merge(first: DecodeOutput, second: DecodeOutput, *, tokens: int) -> DecodeOu
     batch, heads, d = first.out.shape
     cells = batch * heads
     out, lse = torch.empty_like(first.out), torch.empty_like(first.lse)
-    log_a, c_max, value = (torch.empty(count, batch, heads, device=out.device) for _ in range(3))
+    log_a = torch.empty(count, batch, heads, device=out.device)
+    if into is None:
+        c_max, value = torch.empty_like(log_a), torch.empty_like(log_a)
+        each = tuple(zip(value.unbind(), c_max.unbind(), strict=True))
+    else:
+        into.check((count, batch, heads), out.device)
+        c_max, value, each = into.c_max, into.meter, into.each
 
     def stack(parts: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(parts) if len(parts) > 1 else parts[0].contiguous() if parts else lse
@@ -115,5 +124,5 @@ def merge(first: DecodeOutput, second: DecodeOutput, *, tokens: int) -> DecodeOu
     for i, r in enumerate(first.readings):
         delta = min(r.meter.delta + second.readings[i % other].meter.delta, 1.0 - 2.0**-53)
         label: type[Labelled] = type(r.meter)
-        readings.append(Reading(label(value[i], f"{r.meter.theorem} + lse_merge", delta), log_a[i], c_max[i]))
+        readings.append(Reading(label(each[i][0], f"{r.meter.theorem} + lse_merge", delta), log_a[i], each[i][1]))
     return DecodeOutput(out, lse, tuple(readings))
