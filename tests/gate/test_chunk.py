@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.gate.test_gated import METERS, append, gated, meter_of
 from tests.store.common import DEVICE, Filled
 from witcert.gate import Gate, GatedPool, chunk
-from witcert.kernels.decode.reference import served_keys
+from witcert.kernels.decode.reference import served_keys, served_values
 from witcert.kernels.extend import ExtendOutput
 from witcert.store import ops
 
@@ -22,11 +22,11 @@ LENS = [6, 0, 4, 3]
 PREFIX = [70, 9, 0, 33]
 
 
-def served(got: Filled, pool: GatedPool, seq: int, layer: int, length: int) -> Tensor:
-    """The keys of the first ``length`` tokens as they are read now, float64 [length, Hkv, d]."""
+def served(got: Filled, pool: GatedPool, seq: int, layer: int, length: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of the first ``length`` tokens as they are read now, float64 [length, Hkv, d]."""
     table = got.pool.table([seq])
     slots = table.slots(0)[:length]
-    keys = served_keys(got.pool.stores[layer], slots).clone()
+    keys, values = (f(got.pool.stores[layer], slots).clone() for f in (served_keys, served_values))
     side = None if pool.repairs is None else pool.repairs.side_table(layer, table)
     if side is not None:
         parts, pages = side
@@ -34,8 +34,9 @@ def served(got: Filled, pool: GatedPool, seq: int, layer: int, length: int) -> T
         for t in range(length):
             for h in range(keys.shape[1]):
                 if parts[0, h, t // size]:
-                    keys[t, h] = got.pool.side[layer].k[int(pages[h, t // size]) * size + t % size, 0].double()
-    return keys
+                    at = int(pages[h, t // size]) * size + t % size
+                    keys[t, h], values[t, h] = (x[at, 0].double() for x in (got.pool.side[layer].k, got.pool.side[layer].v))
+    return keys, values
 
 
 def chunk_of(got: Filled, pool: GatedPool, seqs: list[int]) -> tuple[Any, Any]:
@@ -57,8 +58,8 @@ def check(got: Filled, pool: GatedPool, seqs: list[int], new: Any, out: ExtendOu
     q, window, largest = new[0], options.get("window") or 10**6, 0.0
     for b, (seq, n) in enumerate(zip(seqs, LENS, strict=True)):
         exact, values = (x.double() for x in got.exact[seq, 0])
-        mixed = exact.clone()
-        mixed[: PREFIX[b]] = served(got, pool, seq, 0, PREFIX[b])
+        mixed, values = exact.clone(), values.clone()
+        mixed[: PREFIX[b]], values[: PREFIX[b]] = served(got, pool, seq, 0, PREFIX[b])
         for i in range(n):
             end = PREFIX[b] + i + 1
             start = max(0, end - window)
@@ -71,7 +72,7 @@ def check(got: Filled, pool: GatedPool, seqs: list[int], new: Any, out: ExtendOu
                     rows.append(torch.softmax(x if sinks is None else torch.cat((x, sinks[h : h + 1].double())), 0))
                 tv = float((rows[0] - rows[1]).abs().sum() / 2)
                 wanted = rows[1][: end - start] @ values[start:end, h // 2]
-                assert torch.allclose(out.out[b, i, h].double(), wanted, atol=6e-2), (b, i, h)
+                assert torch.allclose(out.out[b, i, h].double(), wanted, atol=3e-2), (b, i, h)
                 for r in out.readings:
                     reading = float(torch.as_tensor(r.meter.value)[b, i, h])
                     assert tv <= reading + 1e-15, (b, i, h, r.meter.theorem, reading - tv)  # the truth's own float64
