@@ -336,8 +336,7 @@ class GatedPool:
         def body(q: Tensor, lse: Tensor) -> Tensor:
             return self._blocks(layer, table, count, per, how, q, lse)
 
-        key = ("blocks", *self._key(layer, how), count, per)
-        both = self.replays.run(key, (q, lse), body).cpu()
+        both = self.replays.run(("blocks", *self._key(layer, how)), (q, lse), body, version=(count, per)).cpu()
         blocks = both[: 3 * batch * count * heads].view(3, batch, count, heads)
         whole = both[blocks.numel() :].view(2, batch, heads)
 

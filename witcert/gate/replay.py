@@ -41,7 +41,7 @@ class Replays:
         self.enabled = True
         self.captured: Counter[str] = Counter()
         self.replayed: Counter[str] = Counter()
-        self._graphs: dict[tuple[Any, ...], _Captured | None] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Captured | None]] = {}
         self._of: tuple[Any, ...] = ()
         self._shared: Tensor | None = None
         self._filled_from: weakref.ref[Tensor] | None = None
@@ -53,14 +53,15 @@ class Replays:
         and is answered by True."""
         if of == self._of:
             return False
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).synchronize()  # the last of them may still be running
         self._graphs.clear()
-        # memory whose last graph is gone cannot be captured into again
-        self._of, self._shared, self._pool = of, None, None
+        self._of, self._shared = of, None
         return True
 
     def run(
         self, key: tuple[Any, ...], given: tuple[Tensor, ...], body: Callable[..., T], *, shared: Tensor | None = None,
-        replayed: Callable[[], None] | None = None,
+        replayed: Callable[[], None] | None = None, version: tuple[Any, ...] = (),
     ) -> T:  # fmt: skip
         """What ``body(*given)``, or ``body(*given, shared)``, gives; by a replay where there is one.
 
@@ -69,6 +70,7 @@ class Replays:
         key : a name, and all that decides which launches the body makes, shapes and types of ``given`` apart.
         given : its inputs, on a CUDA device, copied for each replay. shared : one more, copied once for all keys: the same
             object for all layers of a step, another one in another step.
+        version : of the body under this key; the graph of another one is dropped.
         body : makes launches only, and does not wait for the device. replayed : called after a replay instead, for what
             body does on the host.
         """
@@ -76,15 +78,16 @@ class Replays:
         if not self.enabled or not given[0].is_cuda or torch.cuda.is_current_stream_capturing():
             return body(*given, *more)
         key = (*key, *((x.shape, x.dtype) for x in given))
-        if key not in self._graphs:
-            self._graphs[key] = None
+        version = (*version, None if shared is None else shared.shape)
+        seen, entry = self._graphs.get(key, (None, None))
+        if seen != version:
+            self._graphs[key] = version, None
             return body(*given, *more)
-        entry = self._graphs[key]
         if entry is None:
-            made = self._capture(key[0], given, shared, body)
-            if made is None:
+            entry = self._capture(key[0], given, shared, body)
+            if entry is None:
                 return body(*given, *more)
-            entry = self._graphs[key] = made
+            self._graphs[key] = version, entry
         elif replayed is not None:
             replayed()
         if shared is not None:
@@ -108,7 +111,8 @@ class Replays:
     ) -> _Captured | None:
         """The graph of the body; None, and no graphs any more, if it cannot be captured."""
         device = given[0].device
-        if self._pool is None:
+        if not any(entry for _, entry in self._graphs.values()):
+            # memory whose last graph is gone cannot be captured into again
             self._pool = torch.cuda.graph_pool_handle()
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
