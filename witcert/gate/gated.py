@@ -93,6 +93,7 @@ class GatedPool:
         self.repairs = None if gate.mode == "off" else Repairs(pool)
         self.replays = Replays()
         self._own: dict[tuple[Any, ...], ReadingBuffers] = {}
+        self._at: tuple[Tensor, Sequence[int], PageTable] | None = None
         self._most = float32_below(gate.tau)  # a float32 meter is at most tau iff it is at most this
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
@@ -159,13 +160,15 @@ class GatedPool:
     ) -> Attended:  # fmt: skip
         """``write`` of one token per sequence and ``attend`` to it, on a GPU as one CUDA graph once it is known.
 
-        k, v : exact keys and values [batch, Hkv, d] of the new tokens, which lie in slots [batch]; the other arguments as in
-        :meth:`attend`. into : where the first read puts its meters, see ``decode``.
+        k, v : exact keys and values [batch, Hkv, d] of the new tokens, which lie in slots [batch], the tensor that ``reserve``
+        gave for this step; the other arguments as in :meth:`attend`. into : where the first read puts its meters, see ``decode``.
 
         The meters and C of the result hold until the next step of this layer, or until ``into`` is written again; the rest is
         the caller's.
         """
-        table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
+        if self._at is None or self._at[0] is not slots or self._at[1] != seqs:  # once for all layers of a step
+            self._at = slots, seqs, self.pool.table(seqs)
+        table, how = self._at[2], _How(scale, meter, window, softcap, sinks)
         gated = self.repairs is not None and meter is not None
 
         def body(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor | None]:

@@ -92,8 +92,7 @@ class Replays:
             replayed()
         if shared is not None:
             self._fill(shared)
-        for to, x in zip(entry.given, given, strict=True):
-            to.copy_(x)
+        torch._foreach_copy_(entry.given, given)
         entry.graph.replay()
         self.replayed[key[0]] += 1
         result: T = entry.result

@@ -282,7 +282,7 @@ class Attachment:
         into = None
         if self.telemetry is not None and self.observer is None and self.meter is not None:
             into = self.telemetry.stage(layer, len(q), 2 if isinstance(self.meter, TierBMeter) else 1)
-        attended = self.gated.step(layer, q, k, v, slots, list(sequences), meter=self.meter, into=into, **options)
+        attended = self.gated.step(layer, q, k, v, slots, sequences, meter=self.meter, into=into, **options)
         if self.observer is not None:
             self.observer(layer, q, sequences, options, attended)
         if self.telemetry is not None:
