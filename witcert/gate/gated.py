@@ -265,7 +265,6 @@ class GatedPool:
     ) -> tuple[DecodeOutput, Tensor]:
         """The output with the given rows read anew, and the KV heads that fire; on a GPU all rows are, by a graph."""
         if q.is_cuda or len(rows) == len(q):
-
             into = self._buffers(("again", layer), q, how.meter)
 
             def body(q: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor]:
