@@ -161,7 +161,8 @@ class GatedPool:
         """``write`` of one token per sequence and ``attend`` to it, on a GPU as one CUDA graph once it is known.
 
         k, v : exact keys and values [batch, Hkv, d] of the new tokens, which lie in slots [batch], the tensor that ``reserve``
-        gave for this step; the other arguments as in :meth:`attend`. into : where the first read puts its meters, see ``decode``.
+        gave for this step; the other arguments as in :meth:`attend`. into : where the first read puts its meters, as in
+        ``decode``.
 
         The meters and C of the result hold until the next step of this layer, or until ``into`` is written again; the rest is
         the caller's.
