@@ -39,13 +39,14 @@ def _git(*args: str) -> str | None:
 
 
 def revision(given: str | None) -> dict[str, Any]:
-    """The commit and whether sources differ from it; where there is no git, the commit that was given, on trust."""
+    """The commit and whether sources differ from it; where git does not know them, the commit that was given."""
     commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": given, "commit_from": "the command line" if given else None, "dirty": None}
     changed = _git("status", "--porcelain", "--untracked-files=all", "--", *_SOURCES)
     lines = [x for x in (changed or "").splitlines() if not x.endswith("contracts/report.json")]
-    return {"commit": commit, "commit_from": "git", "dirty": bool(lines) or changed is None}
+    dirty = bool(lines) or changed is None
+    if commit is None or (dirty and given):  # a copy of a tree may lie over an older commit
+        return {"commit": given, "commit_from": "the command line" if given else None, "dirty": None}
+    return {"commit": commit, "commit_from": "git", "dirty": dirty}
 
 
 def _obligations(book: Book, checks: Sequence[dict[str, Any]]) -> dict[str, Any]:

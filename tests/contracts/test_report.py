@@ -193,6 +193,19 @@ def test_without_git_the_commit_is_what_was_said(monkeypatch: pytest.MonkeyPatch
     assert report.revision(None) == {"commit": None, "commit_from": None, "dirty": None}
 
 
+@pytest.mark.parametrize(("changed", "given", "expected"), [
+    ("", "abc", ("head", "git", False)),
+    (" M contracts/report.json", "abc", ("head", "git", False)),
+    (" M witcert/meter.py", "abc", ("abc", "the command line", None)),
+    (" M witcert/meter.py", None, ("head", "git", True)),
+])  # fmt: skip
+def test_a_tree_that_lies_over_another_commit_is_what_was_said(
+    changed: str, given: str | None, expected: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "_git", lambda *args: "head" if args[0] == "rev-parse" else changed)
+    assert tuple(report.revision(given).values()) == expected
+
+
 # --- the document ---------------------------------------------------------------------------------------
 
 
