@@ -36,7 +36,6 @@ class Repairs:
             missing = "backing=True" if pool.backing is None else "bands=16 or 8"
             raise InputError(f"the pool cannot be repaired: that needs {missing}")
         self._pool = weakref.ref(pool)  # the pool's hook holds this: in a cycle, its memory would outlive it
-        self.page_bytes = config.page_size * 4 * config.head_dim
         self.counts = [0] * config.layers
         """Repaired pairs of each layer."""
         # Page of the exact rows of each pair, or -1; `pool.exact_pages` on the device.

@@ -14,7 +14,7 @@ from witcert.kernels.side import split_table, write_exact
 from witcert.kernels.side.reference import split_table_reference, write_exact_reference
 from witcert.witness import Bands
 
-PAGES, SIDE = 7, 9
+PAGES = 7
 
 
 def stale(slots: int, heads: int, d: int, dtype: torch.dtype, bands: int | None = 16) -> ExactStore:
