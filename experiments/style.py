@@ -54,6 +54,9 @@ def numbers(values: Sequence[Any]) -> list[float]:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A markdown table; all columns but the first are aligned to the right."""
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(str(x) for x in row) + " |" for row in rows)])
+    """A markdown table; all columns but the first are aligned to the right, and a bar in a cell stays in it."""
+
+    def line(cells: Sequence[Any]) -> str:
+        return "| " + " | ".join(str(x).replace("|", "\\|") for x in cells) + " |"
+
+    return "\n".join([line(heads), "|---|" + "---:|" * (len(heads) - 1), *map(line, rows)])

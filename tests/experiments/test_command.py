@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +139,16 @@ def test_lists_of_numbers_are_one_line(tmp_path: Path) -> None:
 
 def test_readme_is_in_step() -> None:
     assert readme.PATH.read_text(encoding="utf-8") == readme.render()
+
+
+def test_rows_of_the_readme_have_the_cells_of_their_table() -> None:
+    cells = [(line, len(re.findall(r"(?<!\\)\|", line))) for line in readme.render().splitlines()]
+    tables = 0
+    for (line, here), (_, before) in zip(cells[1:], cells, strict=False):
+        if line.startswith("|"):
+            assert before in (0, here), line
+            tables += before == 0
+    assert tables >= len(registry.discover()[0])
 
 
 def test_every_result_has_its_picture() -> None:
