@@ -14,6 +14,7 @@ from tests.hf.serving_models import build, ids
 from witcert import attach
 from witcert.gate import Gate
 from witcert.hf.attachment import Attachment
+from witcert.schemes import get
 from witcert.telemetry import Telemetry
 
 pytestmark = pytest.mark.gpu
@@ -25,6 +26,8 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"tier_b": True, "gate": Gate(tau=0.05, mode="head")}),
     ("gpt_oss", {"tier_b": True, "gate": Gate(tau=0.05)}),
     ("llama", {"scheme": "rtn_int4", "gate": Gate(tau=0.05)}),
+    ("qwen3", {"scheme": "fp8_e4m3_scaled", "gate": Gate(tau=0.05, mode="head")}),
+    ("llama", {"scheme": "stochastic_int8", "gate": "off"}),
 ]
 
 
@@ -56,7 +59,9 @@ def test_replayed_steps_are_eager_steps(family: str, how: dict[str, Any]) -> Non
             assert [x.label for x in a] == [x.label for x in b]
             assert all(torch.equal(x.value, y.value) for x, y in zip(a, b, strict=True))
     assert not eager.gated.replays.replayed
-    if "scheme" not in how:
+    if "scheme" in how and not get(how["scheme"]).capturable:
+        assert not replayed.gated.replays.replayed
+    else:
         layers = len(replayed.modules)
         replays = replayed.gated.replays
         beside = sum(1 for key in replays._graphs if key[0] == "step" and key[2])
@@ -69,6 +74,29 @@ def test_replayed_steps_are_eager_steps(family: str, how: dict[str, Any]) -> Non
         assert sum(s.bytes for s in steps) > 0
         assert sum(r.repaired for r in replayed.report()) > 0
     assert [r.cells for r in eager.report()] == [r.cells for r in replayed.report()]
+
+
+@torch.no_grad()
+def test_an_observer_keeps_what_it_was_shown() -> None:
+    """What replays would overwrite is copied for it: kept to the end, every reading is that of its own step."""
+    model = build("llama").cuda()
+    runs = []
+    for graphs in (False, True):
+        kept: list[Any] = []
+        how = {"tier_b": True, "gate": Gate(tau=0.05)}
+        _, _, a = generated(model, how, graphs=graphs, observer=lambda *seen, to=kept: to.append(seen))
+        assert bool(a.gated.replays.replayed) == graphs
+        runs.append(kept)
+    assert len(runs[0]) == len(runs[1]) == model.config.num_hidden_layers * (NEW - 1)
+    for (layer, q, sequences, _, one), (other_layer, other_q, other_sequences, _, other) in zip(*runs, strict=True):
+        assert (layer, sequences) == (other_layer, other_sequences)
+        assert torch.equal(q, other_q)
+        assert torch.equal(one.output.out, other.output.out)
+        for a, b in ((one.before, other.before), (one.output.readings, other.output.readings)):
+            for x, y in zip(a, b, strict=True):
+                assert torch.equal(x.meter.value, y.meter.value)
+                assert torch.equal(x.c_max, y.c_max)
+                assert torch.equal(x.log_a, y.log_a)
 
 
 @torch.no_grad()

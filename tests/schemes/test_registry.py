@@ -161,6 +161,30 @@ def test_options_make_another_scheme() -> None:
         get("plain").with_options(a=1)
 
 
+def test_what_is_stored_is_what_is_served() -> None:
+    """``stored`` is x_hat; a wrong step is of no concern to it, a wrong result is."""
+    x = torch.randn(2, 5, 64)
+    for name in ("rtn_int4", "fp8_e4m3_scaled", "dither_int8"):
+        site = Site.contiguous(5)
+        trusted = Site.trusted(0, "k", site.slots, site.epochs, 0)
+        assert torch.equal(get(name).stored(x, trusted), get(name)(x, site).x_hat)
+    register("bad step")(lambda x: Served(x, torch.full_like(x, -1.0)))
+    assert torch.equal(get("bad step").stored(x), x)
+    with pytest.raises(InputError, match="negative or NaN"):
+        get("bad step")(x)
+    register("bad shape", capturable=True)(lambda x: x[..., :1])
+    assert get("bad shape").capturable
+    with pytest.raises(InputError, match="must agree"):
+        get("bad shape").stored(x)
+
+
+def test_options_may_not_be_capturable() -> None:
+    """What another option does is not known: only what was registered as capturable is replayed."""
+    assert get("rtn_int4").capturable
+    assert not get("rtn_int4").with_options(group=16).capturable
+    assert not get("dither_int8").capturable  # its stream checks the ranges of its counters
+
+
 def test_bytes_at_head_dim_128() -> None:
     """The figures of the documentation, key side and value side."""
     expected = {

@@ -11,6 +11,7 @@ from witcert.budget import Budget
 from witcert.errors import InputError
 from witcert.kernels.decode import DecodeOutput
 from witcert.kernels.formats import ExactStore
+from witcert.schemes import get, names
 from witcert.store import CachePool, ops
 
 pytestmark = pytest.mark.gpu
@@ -154,3 +155,37 @@ def test_a_step_waits_for_nothing() -> None:
 def test_references_are_not_for_a_gpu() -> None:
     with pytest.raises(InputError, match="kernels=False on a GPU"):
         CachePool(config_of("exact"), "cuda", kernels=False)
+
+
+@pytest.mark.parametrize("name", [n for n in names() if get(n).capturable])
+def test_a_capturable_scheme_is_captured(name: str) -> None:
+    """The write of each such scheme as a graph, replayed with other rows into other slots: the bits of an eager one."""
+    pools = [CachePool(config_of("exact", format="scheme", scheme=name, backing=True), "cuda") for _ in range(2)]
+    seqs = [pool.open() for pool in pools]
+    k, v = (torch.zeros(3, 2, 64, device="cuda", dtype=pools[0].config.dtype) for _ in range(2))
+    slots = [pool.reserve([seq], [3]) for pool, seq in zip(pools, seqs, strict=True)]
+    for pool, at in zip(pools, slots, strict=True):
+        pool.write(1, k, v, at)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pools[1].write(1, k, v, slots[1])
+    generator = torch.Generator("cuda").manual_seed(7)
+    for size in (1.0, 300.0, 1e-6, 0.0):
+        for x in (k, v):
+            x.copy_(torch.randn(x.shape, generator=generator, device="cuda") * size)
+        for pool, seq, at in zip(pools, seqs, slots, strict=True):
+            pool.replayed()
+            pool.reserve([seq], [3], out=at)
+        pools[0].write(1, k, v, slots[0])
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(*slots)
+    one, other = (pool.stores[1] for pool in pools)
+    assert isinstance(one, ExactStore)
+    assert isinstance(other, ExactStore)
+    assert one.witness is not None
+    assert other.witness is not None
+    backing = [pool.backing[1] for pool in pools if pool.backing is not None]
+    pairs = [(one.k, other.k), (one.v, other.v), (one.witness, other.witness)]
+    for x, y in [*pairs, (backing[0].k, backing[1].k), (backing[0].v, backing[1].v)]:
+        assert torch.equal(x[:15].view(torch.int16), y[:15].view(torch.int16))  # slots 0 to 14 hold the five writes

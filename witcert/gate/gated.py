@@ -73,6 +73,20 @@ class Attended:
     bytes: int = 0
     refused: int = 0
 
+    def apart(self) -> Attended:
+        """The same in memory of its own, for who keeps it while the layer goes on."""
+
+        def own(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
+            return tuple(
+                replace(r, meter=replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), c_max=r.c_max.clone())
+                for r in readings
+            )
+
+        after = self.output.readings
+        output = replace(self.output, readings=own(after))
+        before = output.readings if self.before is after else own(self.before)
+        return replace(self, output=output, before=before)
+
 
 def _kept(output: DecodeOutput) -> DecodeOutput:
     """The output outside the memory of the graphs, in which the next one may overwrite it; its meters and C lie elsewhere."""
@@ -180,7 +194,7 @@ class GatedPool:
         self._begin(table)
         into = into or self._buffers(("step", layer), q, meter)
         given = (q, k, v) if sinks is None else (q, k, v, sinks)
-        if self.pool.config.format == "scheme":  # a scheme is anybody's code: it may wait for the device
+        if not self.pool.capturable:  # a scheme is anybody's code: it may wait for the device
             output, flags = body(*given, slots)
         else:
             place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
@@ -224,13 +238,7 @@ class GatedPool:
         output = self._decode(layer, q, table, how)
         flags = self._flags(output) if self.repairs is not None and meter is not None else None
         attended = self._settle(layer, q, seqs, table, how, output, flags)
-        if attended.output is output or not q.is_cuda:
-            return attended
-        readings = tuple(
-            replace(r, meter=replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), c_max=r.c_max.clone())
-            for r in attended.output.readings
-        )
-        return replace(attended, output=replace(attended.output, readings=readings))
+        return attended if attended.output is output or not q.is_cuda else attended.apart()
 
     def _settle(
         self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: _How, output: DecodeOutput,

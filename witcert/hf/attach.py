@@ -60,7 +60,7 @@ def attach(
         written anew from the backing store (see ``Attachment.healed``); where there is none, CorruptionError. It waits for
         the device.
     graphs : on a GPU, launch what each layer's decode step stores, reads and compares as one CUDA graph. Without effect for
-        schemes and with an observer.
+        schemes that are not registered as capturable.
     observer : called with (layer, q, sequences, options, attended) after every layer of a decode step; on_step with each
         StepRecord.
 

@@ -59,7 +59,7 @@ class Attachment:
         self.model, self.pool, self.gate, self.meter, self.budget = model, pool, gate, meter, budget
         self.ledger = Ledger()
         self.gated = GatedPool(pool, gate, self.ledger)
-        self.gated.replays.enabled = graphs and observer is None  # an observer may keep what a replay would overwrite
+        self.gated.replays.enabled = graphs
         self.modules, self.dtype, self.fixed_queries = modules, dtype, fixed_queries
         self.telemetry, self.observer, self.on_step = telemetry, observer, on_step
         self.sweep, self._sweeps = sweep, 0
@@ -284,7 +284,7 @@ class Attachment:
             into = self.telemetry.stage(layer, len(q), 2 if isinstance(self.meter, TierBMeter) else 1)
         attended = self.gated.step(layer, q, k, v, slots, sequences, meter=self.meter, into=into, **options)
         if self.observer is not None:
-            self.observer(layer, q, sequences, options, attended)
+            self.observer(layer, q, sequences, options, attended.apart())
         if self.telemetry is not None:
             self.telemetry.record(
                 layer, attended.output.readings, repaired=attended.fired, bytes=attended.bytes, request=sequences

@@ -83,9 +83,11 @@ register(
     "fp8_e4m3_raw",
     summary="FP8 E4M3, scale 1, saturating at 448",
     source="fp8 KV cache of vLLM and SGLang, uncalibrated",
+    capturable=True,
 )(Fp8Raw())
 register(
     "fp8_e4m3_scaled",
     summary="FP8 E4M3, one scale per token and KV head",
     source="per-token-head fp8 KV cache of vLLM",
+    capturable=True,
 )(Fp8Scaled())

@@ -53,12 +53,24 @@ class Scheme:
     source: str = ""
     bytes_function: Callable[..., float] | None = None
     per_token: bool = True
+    capturable: bool = False
 
     def __call__(self, x: Tensor, site: Site | None = None) -> Served:
         """Apply the scheme to x [..., H, T, d] (KV heads, tokens, channels), whose tokens lie at site.
 
         Without a site the tokens lie in a fresh cache: layer 0, keys, slot t for token t, seed 0.
         """
+        served = self._applied(x, site)
+        for name, extra in (("step", served.step), ("excess", served.excess)):
+            if extra is not None and not bool((extra >= 0).all()):
+                raise InputError(f"scheme {self.name!r} returned a {name} with negative or NaN entries")
+        return served
+
+    def stored(self, x: Tensor, site: Site | None = None) -> Tensor:
+        """What attention reads back, alone. Nobody looks at the values of step and excess, which would wait for the device."""
+        return self._applied(x, site).x_hat
+
+    def _applied(self, x: Tensor, site: Site | None) -> Served:
         _check_input(x)
         tokens = x.shape[-2]
         if site is None:
@@ -110,8 +122,6 @@ class Scheme:
                     f"scheme {self.name!r} returned a {name} of {extra.dtype} {tuple(extra.shape)}; "
                     f"expected float32 or float64 {tuple(x.shape)}"
                 )
-            if extra is not None and not bool((extra >= 0).all()):
-                raise InputError(f"scheme {self.name!r} returned a {name} with negative or NaN entries")
         if served.dither_levels is not None and (served.dither_levels < 2 or served.step is None):
             raise InputError(f"scheme {self.name!r} returned dither_levels={served.dither_levels} (>= 2, with a step)")
         return served
@@ -143,6 +153,7 @@ def register(
     source: str = "",
     replace: bool = False,
     per_token: bool = True,
+    capturable: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function ``x -> x_hat`` (or one that returns a Served, or that takes ``(x, site)``) as a scheme.
 
@@ -153,6 +164,8 @@ def register(
     summary : one line for tables; the default is the first line of the docstring.
     source : paper or engine that the scheme comes from.
     per_token : whether what is served for a token depends on that token alone; a growing cache holds only such schemes.
+    capturable : whether the function only launches kernels for its result: it neither waits for the device, nor copies from
+        the host, nor keeps anything between calls. Then a decode step that calls it can be replayed as a CUDA graph.
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError(f"name={name!r} is not a name")
@@ -166,7 +179,7 @@ def register(
             raise InputError(f"scheme {name!r}: the function takes no tensor; expected x, or (x, site)")
         line = summary or (inspect.getdoc(function) or "").split("\n", 1)[0]
         count = bytes_per_token or getattr(function, "bytes_per_token", None)
-        _REGISTRY[name] = Scheme(name, function, line, source, count, per_token)
+        _REGISTRY[name] = Scheme(name, function, line, source, count, per_token, capturable)
         return function
 
     return add

@@ -54,19 +54,22 @@ class RoundToNearest:
         return head_dim * self.bits / 8 + 2 * -(-head_dim // self.group)
 
 
-register("identity", summary="16-bit cache, nothing quantized", source="reference")(Identity())
+register("identity", summary="16-bit cache, nothing quantized", source="reference", capturable=True)(Identity())
 register(
     "rtn_int8",
     summary="8-bit symmetric round-to-nearest, per token, groups of 32 channels",
     source="int8 KV cache of serving engines",
+    capturable=True,
 )(RoundToNearest(8))
 register(
     "rtn_int4",
     summary="4-bit symmetric round-to-nearest, per token, groups of 32 channels",
     source="int4 KV cache of serving engines",
+    capturable=True,
 )(RoundToNearest(4))
 register(
     "rtn_int2",
     summary="2-bit symmetric round-to-nearest (three levels), per token, groups of 32 channels",
     source="the coarse end of round-to-nearest",
+    capturable=True,
 )(RoundToNearest(2))

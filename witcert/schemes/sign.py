@@ -40,4 +40,5 @@ register(
     "sign_1bit",
     summary="sign and mean magnitude, per token, groups of 32 channels",
     source="Rastegari et al., XNOR-Net, 2016",
+    capturable=True,
 )(Sign())

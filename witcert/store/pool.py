@@ -89,6 +89,11 @@ class CachePool:
         return None if self.host is None else self.host.stores
 
     @property
+    def capturable(self) -> bool:
+        """Whether ``write`` makes launches only: not where a scheme is not known to (``register(capturable=True)``)."""
+        return self._encode.capturable
+
+    @property
     def dot_gamma(self) -> float:
         """The read constant that witnesses of exact rows carry (``arith_fold``)."""
         return dot_gamma(self.config.head_dim)

@@ -64,14 +64,19 @@ class Encoder:
         self.scheme = None if config.scheme is None else online_scheme(config.scheme, config.head_dim, config.dtype)
         self.gamma = dot_gamma(config.head_dim)
 
+    @property
+    def capturable(self) -> bool:
+        """Whether writing makes launches only, so that it can be part of a CUDA graph."""
+        return self.scheme is None or self.scheme.capturable
+
     def _served(self, layer: int, x: Tensor, slots: Tensor, side: Literal["k", "v"]) -> Tensor:
         """What the store keeps of x [N, Hkv, d], in its dtype."""
         if self.scheme is not None:
             if self.epochs is None:
                 raise InputError("a scheme needs the epochs of its slots")
             epochs = self.epochs[slots].long() & 0xFFFFFFFF
-            site = Site(layer, side, slots.long(), epochs, self.config.seed)
-            x = self.scheme(x.transpose(0, 1), site).x_hat.transpose(0, 1)
+            site = Site.trusted(layer, side, slots.long(), epochs, self.config.seed)
+            x = self.scheme.stored(x.transpose(0, 1), site).transpose(0, 1)
         return x.to(self.config.dtype).contiguous()
 
     def __call__(self, layer: int, store: ExactStore | PackedStore, k: Tensor, v: Tensor, slots: Tensor) -> None:
