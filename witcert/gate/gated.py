@@ -8,9 +8,9 @@ and what is written to it later is repaired at once. Nothing is paged in twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from witcert.gate.ledger import Ledger
 from witcert.gate.predict import BlockSums, plan
 from witcert.gate.repairs import Repairs
 from witcert.gate.replay import Replays
-from witcert.guarantees import Labelled, Proved
+from witcert.guarantees import Proved
 from witcert.kernels.decode import BandMeter, DecodeOutput, PagePart, Reading, ReadingBuffers, TierBMeter
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.formats import PageTable
@@ -37,6 +37,7 @@ MAX_BLOCKS = 1024
 BUCKET = 16
 """Blocks are read in multiples of so many, so that a growing sequence seldom needs another graph."""
 _NONE = np.empty(0, np.int64)
+T = TypeVar("T")
 Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -158,14 +159,13 @@ class GatedPool:
                 return r
         raise InputError(f"no reading is {self.gate.guarantee}; the meter of the pool cannot decide this gate")
 
-    def _within(self, label: Labelled) -> Tensor:
-        """Cells at most tau. NaN is not within."""
-        return torch.as_tensor(label.value) <= self._most
+    def _above(self, output: DecodeOutput) -> Tensor:
+        """Cells above tau or NaN, bool [batch, Hq]."""
+        return ~(torch.as_tensor(self._deciding(output.readings).meter.value) <= self._most)
 
-    def _flags(self, output: DecodeOutput) -> Tensor:
-        """KV heads any of whose query heads is above tau or NaN, bool [batch, Hkv]."""
-        within = self._within(self._deciding(output.readings).meter)
-        return ~within.view(len(within), self.pool.config.kv_heads, -1).all(-1)
+    def _any(self, above: Flags) -> Flags:
+        """KV heads any of whose query heads is above tau, [batch, Hkv]."""
+        return np.asarray(above.reshape(len(above), self.pool.config.kv_heads, -1).any(-1))
 
     def step(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, slots: Tensor, seqs: Sequence[int], *, scale: float,
@@ -189,19 +189,19 @@ class GatedPool:
         def body(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor | None]:
             self.write(layer, k, v, rest[-1])
             output = self._decode(layer, q, table, replace(how, sinks=rest[0] if len(rest) == 2 else None), into)
-            return output, self._flags(output) if gated else None
+            return output, self._above(output) if gated else None
 
         self._begin(table)
         into = into or self._buffers(("step", layer), q, meter)
         given = (q, k, v) if sinks is None else (q, k, v, sinks)
         if not self.pool.capturable:  # a scheme is anybody's code: it may wait for the device
-            output, flags = body(*given, slots)
+            output, above = body(*given, slots)
         else:
             place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
             key = ("step", *self._key(layer, how), place)
-            output, flags = self.replays.run(key, given, body, shared=slots, replayed=lambda: self.pool.replayed(layer))
+            output, above = self.replays.run(key, given, body, shared=slots, replayed=lambda: self.pool.replayed(layer))
             output = _kept(output)
-        return self._settle(layer, q, seqs, table, how, output, flags)
+        return self._settle(layer, q, seqs, table, how, output, above)
 
     def _begin(self, table: PageTable) -> None:
         """Graphs are of these page tables."""
@@ -224,6 +224,13 @@ class GatedPool:
         beside = self.repairs is not None and self.repairs.counts[layer] > 0
         return layer, beside, how.scale, how.meter, how.window, how.softcap, how.sinks is None
 
+    def _replayed(
+        self, name: str, layer: int, how: _How, given: tuple[Tensor, ...], body: Callable[..., T], version: tuple[Any, ...] = ()
+    ) -> T:
+        """A read of one layer, by a graph; the first of all layers compiles what the others then launch."""
+        key = self._key(layer, how)
+        return self.replays.run((name, *key), given, body, version=version, kind=(name, *key[1:], *version))
+
     def attend(
         self, layer: int, q: Tensor, seqs: Sequence[int], *, scale: float, meter: Meter | None = None,
         window: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
@@ -236,20 +243,20 @@ class GatedPool:
         table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
         self._begin(table)
         output = self._decode(layer, q, table, how)
-        flags = self._flags(output) if self.repairs is not None and meter is not None else None
-        attended = self._settle(layer, q, seqs, table, how, output, flags)
+        above = self._above(output) if self.repairs is not None and meter is not None else None
+        attended = self._settle(layer, q, seqs, table, how, output, above)
         return attended if attended.output is output or not q.is_cuda else attended.apart()
 
     def _settle(
         self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: _How, output: DecodeOutput,
-        flags: Tensor | None,
+        above: Tensor | None,
     ) -> Attended:  # fmt: skip
-        """What the gate makes of the first read; flags: the KV heads that fire, None without a gate."""
-        if self.repairs is None or flags is None:
+        """What the gate makes of the first read; above: the cells above tau, None without a gate."""
+        if self.repairs is None or above is None:
             return Attended(output, output.readings, None)
         before = output.readings
-        first = self._deciding(before).meter
-        fired = left = flags.cpu().numpy()
+        first = now = above.cpu().numpy()  # the device is waited for here, and once for each repair
+        fired = left = self._any(first)
         pages, moved, refused = np.zeros(len(seqs), np.int64), np.zeros(len(seqs), np.int64), 0
         for attempt in range(self.gate.rounds + 1):
             if not left.any():
@@ -263,26 +270,27 @@ class GatedPool:
             if whole and not done.any():
                 break
             if done.any():
-                output, flags = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
-                left = flags.cpu().numpy()  # a read of two parts is a little looser: another head may be above tau now
+                output, above = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
+                now = above.cpu().numpy()
+                left = self._any(now)  # a read of two parts is a little looser: another head may be above tau now
                 fired = fired | left
-        self._book(seqs, first, output, fired, pages, moved)
+        self._book(seqs, ~first, ~now, fired, pages, moved)
         return Attended(output, before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
 
     def _again(
         self, layer: int, q: Tensor, table: PageTable, rows: Slots, output: DecodeOutput, how: _How
     ) -> tuple[DecodeOutput, Tensor]:
-        """The output with the given rows read anew, and the KV heads that fire; on a GPU all rows are, by a graph."""
+        """The output with the given rows read anew, and the cells above tau; on a GPU all rows are, by a graph."""
         if q.is_cuda or len(rows) == len(q):
             into = self._buffers(("again", layer), q, how.meter)
 
             def body(q: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor]:
                 new = self._decode(layer, q, table, replace(how, sinks=rest[0] if rest else None), into)
-                return new, self._flags(new)
+                return new, self._above(new)
 
             given = (q,) if how.sinks is None else (q, how.sinks)
-            new, flags = self.replays.run(("again", *self._key(layer, how)), given, body)
-            return _kept(new), flags
+            new, above = self._replayed("again", layer, how, given, body)
+            return _kept(new), above
         at = upload(rows, torch.int64, q.device)
         some = PageTable(table.pages[at].contiguous(), table.seq_lens[at].contiguous(), table.page_size)
         new = self._decode(layer, q[at].contiguous(), some, how)
@@ -295,7 +303,7 @@ class GatedPool:
             label = type(r.meter)(put(old.meter.value, r.meter.value), r.meter.theorem, r.meter.delta)
             readings.append(Reading(label, put(old.log_a, r.log_a), put(old.c_max, r.c_max)))
         new = DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
-        return new, self._flags(new)
+        return new, self._above(new)
 
     def _whole(self, seqs: Sequence[int], fired: Flags) -> _Items:
         """Every page of the KV heads that fired."""
@@ -304,18 +312,19 @@ class GatedPool:
         counts = [len(pages) for pages in owned]
         return _Items(np.repeat(row, counts), np.concatenate(owned), np.repeat(head, counts))
 
-    def _blocks(self, layer: int, table: PageTable, count: int, per: int, how: _How, q: Tensor, lse: Tensor) -> Tensor:
-        """Of each block of pages and query head LSE, log A and C, and of each sequence and query head LSE and what a repair
-        leaves: float64 [3 batch count Hq + 2 batch Hq], in that order.
+    def _choice(self, layer: int, table: PageTable, count: int, per: int, how: _How, q: Tensor, lse: Tensor) -> Tensor:
+        """The blocks of pages that bring each KV head to tau, by prediction: bool [batch, Hkv, count].
 
-        Each of the first ``count`` blocks of ``per`` pages is read as a sequence of its own, all in one call.
+        Each of the first ``count`` blocks of ``per`` pages is read as a sequence of its own, all in one call. LSE, A and C of
+        a block are its mass, its ``up`` and its largest c.
         """
         assert self.repairs is not None
-        batch, size = len(q), self.pool.config.page_size
+        batch, size, hkv = len(q), self.pool.config.page_size, self.pool.config.kv_heads
         pages = table.pages[:, : count * per]
         if pages.shape[1] < count * per:
             pages = torch.nn.functional.pad(pages, (0, count * per - pages.shape[1]))
-        rest = table.seq_lens[:, None] - torch.arange(count, dtype=torch.int32, device=q.device) * (per * size)
+        start = torch.arange(count, dtype=torch.int32, device=q.device) * (per * size)
+        rest = table.seq_lens[:, None] - start  # [batch, count]
         lens = rest.clamp(0, per * size).flatten()
         short = PageTable(pages.reshape(batch * count, per).contiguous(), lens, size)
         side = self.repairs.side_table(layer, short)
@@ -324,20 +333,27 @@ class GatedPool:
             part=None if side is None else PagePart(side[0], 0),
         )  # fmt: skip
         reading = self._deciding(got.readings)
-        left = self.repairs.residual(layer, torch.linalg.vector_norm(q.double(), dim=-1), how.scale)  # [batch, Hq]
-        every = [got.lse.double(), reading.log_a.double(), reading.c_max.double(), lse.double(), left]
-        return torch.cat([x.flatten() for x in every])
+
+        def heads(x: Tensor) -> Tensor:
+            """[batch * count, Hq] as float64 [batch, Hkv, G, count]."""
+            return x.double().view(batch, count, hkv, -1).permute(0, 2, 3, 1)
+
+        there = (rest > 0)[:, None, None, :]
+        whole = lse.double().view(batch, hkv, -1)
+        left = self.repairs.residual(layer, torch.linalg.vector_norm(q.double(), dim=-1), how.scale).view(whole.shape)
+        mass = torch.where(there, (heads(got.lse) - whole[..., None]).exp(), 0.0)
+        up = torch.where(mass == 0, 0.0, mass * heads(reading.log_a).exp())
+        down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
+        other = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
+        c_max = torch.where(there, heads(reading.c_max), -torch.inf)
+        blocks = BlockSums(mass, up, down, c_max, other, other * left.exp(), left)
+        return plan(blocks, self.gate.tau, left).blocks & there[:, :, 0]
 
     def _planned(
         self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, fired: Flags, lse: Tensor, how: _How
     ) -> _Items:
-        """The pages that bring the KV heads that fired to tau, by prediction from sums over blocks of pages.
-
-        LSE, A and C of a block are its mass, its ``up`` and its largest c. The prediction itself is made on the host, for all
-        heads at once, from one transfer.
-        """
-        size, heads, batch = self.pool.config.page_size, q.shape[1], len(q)
-        group = heads // self.pool.config.kv_heads
+        """The pages that bring the KV heads that fired to tau, by prediction from sums over blocks of pages."""
+        size = self.pool.config.page_size
         owned = [np.asarray(self.pool.allocator.pages_of(s), np.int64) for s in seqs]
         longest = max(len(pages) for pages in owned)
         per = max(1, 16 // size, -(-longest // MAX_BLOCKS))  # pages of a block
@@ -345,42 +361,24 @@ class GatedPool:
         count = min(-(-most // BUCKET) * BUCKET, -(-table.pages.shape[1] // per))
 
         def body(q: Tensor, lse: Tensor) -> Tensor:
-            return self._blocks(layer, table, count, per, how, q, lse)
+            return self._choice(layer, table, count, per, how, q, lse)
 
-        both = self.replays.run(("blocks", *self._key(layer, how)), (q, lse), body, version=(count, per)).cpu()
-        blocks = both[: 3 * batch * count * heads].view(3, batch, count, heads)
-        whole = both[blocks.numel() :].view(2, batch, heads)
-
-        # one group of query heads for each KV head that fired: [F, G, blocks], absent blocks last
-        row, head = fired.nonzero()
-        query = head[:, None] * group + np.arange(group)  # [F, G]
-        found = blocks[:, row[:, None, None], np.arange(most)[None, None, :], query[:, :, None]]  # [3, F, G, blocks]
-        lengths = np.asarray([len(pages) for pages in owned])[row]
-        there = torch.from_numpy(np.arange(most) * per < lengths[:, None])[:, None, :]  # [F, 1, blocks]
-        all_lse, left = whole[:, row[:, None], query]  # [F, G]
-        mass = torch.where(there, (found[0] - all_lse[..., None]).exp(), 0.0)
-        up = torch.where(mass == 0, 0.0, mass * found[1].exp())
-        down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
-        other = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
-        c_max = torch.where(there, found[2], -torch.inf)
-        chosen = plan(BlockSums(mass, up, down, c_max, other, other * left.exp(), left), self.gate.tau, left).blocks
-        which, block = (chosen & there[:, 0]).numpy().nonzero()
-        pages = [owned[row[f]][j * per : (j + 1) * per] for f, j in zip(which.tolist(), block.tolist(), strict=True)]
+        chosen = self._replayed("blocks", layer, how, (q, lse), body, (count, per)).cpu().numpy()
+        row, head, block = (chosen & fired[..., None]).nonzero()
+        pages = [owned[b][j * per : (j + 1) * per] for b, j in zip(row.tolist(), block.tolist(), strict=True)]
         counts = [len(x) for x in pages]
-        return _Items(np.repeat(row[which], counts), np.concatenate([*pages, _NONE]), np.repeat(head[which], counts))
+        return _Items(np.repeat(row, counts), np.concatenate([*pages, _NONE]), np.repeat(head, counts))
 
-    def _book(
-        self, seqs: Sequence[int], first: Labelled, output: DecodeOutput, fired: Flags, pages: Slots, moved: Slots
-    ) -> None:
-        """Enter the call into the ledger; waits only if something fired."""
-        heads = output.out.shape[1]
+    def _book(self, seqs: Sequence[int], was: Flags, now: Flags, fired: Flags, pages: Slots, moved: Slots) -> None:
+        """Enter the call into the ledger. was, now : cells [batch, Hq] within tau before and after repair."""
+        heads = was.shape[1]
         if not fired.any():
             for seq in seqs:
                 self.ledger.of(seq).add(cells=heads, certified=heads)
             return
-        was, now = torch.stack((self._within(first), self._within(self._deciding(output.readings).meter))).cpu().numpy()
-        for b, seq in enumerate(seqs):
+        columns = (was & now).sum(1), (~was & now).sum(1), fired.sum(1), pages, moved
+        for seq, *row in zip(seqs, *(x.tolist() for x in columns), strict=True):
+            certified, repaired, fires, paged, size = row
             self.ledger.of(seq).add(
-                cells=heads, certified=int((was[b] & now[b]).sum()), repaired=int((~was[b] & now[b]).sum()),
-                fired=int(fired[b].sum()), pages=int(pages[b]), moved=int(moved[b]),
-            )  # fmt: skip
+                cells=heads, certified=certified, repaired=repaired, fired=fires, pages=paged, moved=size
+            )

@@ -12,12 +12,12 @@ and ``(N + x e^r)/(M + x)`` is monotone in x, with limit e^r.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from witcert import bounds
 from witcert.errors import InputError
 
 __all__ = ["BlockSums", "Plan", "plan", "predicted_meter"]
@@ -77,7 +77,7 @@ def predicted_meter(sums: BlockSums, chosen: Tensor, residual_c: Tensor) -> Tens
     ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
     remaining = torch.where(chosen.T[None], residual_c[:, None, None], sums.c_max[:, :, None])
     c = torch.maximum(remaining.amax(1) if remaining.shape[1] else sums.rest_c[:, None], sums.rest_c[:, None])
-    return bounds.meter(ratio.log(), c * (1.0 + 2.0**-20))
+    return _meter(ratio, c * (1.0 + 2.0**-20))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,32 +88,48 @@ class Plan:
     predicted: Tensor
 
 
+def _scan(x: Tensor, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Running join along the last axis, from its end: by doubling, in an order that depends on nothing but the length.
+
+    What torch has for sums (cumsum) is not deterministic on a GPU.
+    """
+    step = 1
+    while step < x.shape[-1]:
+        x = torch.cat((join(x[..., :-step], x[..., step:]), x[..., -step:]), -1)
+        step *= 2
+    return x
+
+
+def _meter(a: Tensor, c: Tensor) -> Tensor:
+    """``bounds.meter`` of A >= 1 and C without its checks, which wait for the device; NaN is 1."""
+    sharp = torch.where(a <= 2.0, 1.0 - 1.0 / a, 1.0 / (1.0 + 4.0 / (a * a)))
+    return torch.minimum(sharp, torch.tanh(0.5 * c)).nan_to_num(nan=1.0)  # minimum: NaN stays
+
+
 def _prefixes(sums: BlockSums, order: Tensor, residual_c: Tensor) -> Tensor:
     """:func:`predicted_meter` once the first 0, 1, ... blocks of the order are exact, all at once: [..., G, blocks + 1]."""
     none = torch.zeros_like(sums.rest_mass)[..., None]
     index = order[..., None, :].expand_as(sums.mass)
-
-    def outside(x: Tensor) -> Tensor:
-        return torch.cat((x.gather(-1, index).flip(-1).cumsum(-1).flip(-1), none), -1)
-
-    n = outside(sums.up) + sums.rest_up[..., None]
-    m = (outside(sums.mass) + sums.rest_mass[..., None]).clamp(min=0.0)
-    y = torch.cat((none, sums.down.gather(-1, index).cumsum(-1)), -1)
+    up, mass, down, c_max = (x.gather(-1, index) for x in (sums.up, sums.mass, sums.down, sums.c_max))
+    outside = _scan(torch.stack((up, mass)), torch.add)
+    n = torch.cat((outside[0], none), -1) + sums.rest_up[..., None]
+    m = (torch.cat((outside[1], none), -1) + sums.rest_mass[..., None]).clamp(min=0.0)
+    y = torch.cat((none, _scan(down.flip(-1), torch.add).flip(-1)), -1)
     r = residual_c[..., None].exp()
     ratio = torch.maximum((n + y * r) / (m + y), r)
     ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
-    left = torch.cat((sums.c_max.gather(-1, index), sums.rest_c[..., None]), -1)
-    left = left.flip(-1).cummax(-1).values.flip(-1)  # NaN stays
+    # NaN stays in a maximum
+    left = torch.cat((_scan(torch.maximum(c_max, sums.rest_c[..., None]), torch.maximum), sums.rest_c[..., None]), -1)
     first = torch.arange(left.shape[-1], device=left.device) > 0
     repaired = torch.where(first, residual_c[..., None], -torch.inf)
-    return bounds.meter(ratio.log(), torch.maximum(left, repaired) * (1.0 + 2.0**-20))
+    return _meter(ratio, torch.maximum(left, repaired) * (1.0 + 2.0**-20))
 
 
 def plan(sums: BlockSums, tau: float, residual_c: Tensor) -> Plan:
     """The fewest blocks, in decreasing contribution, after which every head is predicted to be at most tau.
 
     Each group [G, blocks] by itself. Contributions of several heads are compared by their largest. If no choice is predicted
-    to do, all blocks are chosen.
+    to do, all blocks are chosen. Makes launches only on a GPU, where it is part of a CUDA graph.
     """
     blocks = sums.mass.shape[-1]
     worth = sums.contribution.amax(-2) if sums.mass.shape[-2] else sums.contribution.sum(-2)  # [..., blocks]
@@ -121,6 +137,5 @@ def plan(sums: BlockSums, tau: float, residual_c: Tensor) -> Plan:
     every = _prefixes(sums, order, residual_c)  # [..., G, blocks + 1]
     enough = (every <= tau).all(-2)  # [..., blocks + 1]
     count = torch.where(enough.any(-1), enough.int().argmax(-1), blocks)[..., None]  # [..., 1]
-    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(blocks, device=order.device).expand_as(order))
     predicted = every.gather(-1, count[..., None].expand(*every.shape[:-1], 1))[..., 0]
-    return Plan(rank < count, predicted)
+    return Plan(order.argsort(-1) < count, predicted)

@@ -42,6 +42,7 @@ class Replays:
         self.captured: Counter[str] = Counter()
         self.replayed: Counter[str] = Counter()
         self._graphs: dict[tuple[Any, ...], tuple[tuple[Any, ...], _Captured | None]] = {}
+        self._kinds: set[tuple[Any, ...]] = set()
         self._of: tuple[Any, ...] = ()
         self._shared: Tensor | None = None
         self._filled_from: weakref.ref[Tensor] | None = None
@@ -56,12 +57,13 @@ class Replays:
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).synchronize()  # the last of them may still be running
         self._graphs.clear()
+        self._kinds.clear()
         self._of, self._shared = of, None
         return True
 
     def run(
         self, key: tuple[Any, ...], given: tuple[Tensor, ...], body: Callable[..., T], *, shared: Tensor | None = None,
-        replayed: Callable[[], None] | None = None, version: tuple[Any, ...] = (),
+        replayed: Callable[[], None] | None = None, version: tuple[Any, ...] = (), kind: tuple[Any, ...] | None = None,
     ) -> T:  # fmt: skip
         """What ``body(*given)``, or ``body(*given, shared)``, gives; by a replay where there is one.
 
@@ -71,18 +73,25 @@ class Replays:
         given : its inputs, on a CUDA device, copied for each replay. shared : one more, copied once for all keys: the same
             object for all layers of a step, another one in another step.
         version : of the body under this key; the graph of another one is dropped.
+        kind : what bodies have in common that launch the same kernels over other tensors: once one of them has run, the
+            others are captured at their first call.
         body : makes launches only, and does not wait for the device. replayed : called after a replay instead, for what
             body does on the host.
         """
         more = () if shared is None else (shared,)
         if not self.enabled or not given[0].is_cuda or torch.cuda.is_current_stream_capturing():
             return body(*given, *more)
-        key = (*key, *((x.shape, x.dtype) for x in given))
+        shapes = tuple((x.shape, x.dtype) for x in given)
+        key = (*key, *shapes)
         version = (*version, None if shared is None else shared.shape)
         seen, entry = self._graphs.get(key, (None, None))
         if seen != version:
             self._graphs[key] = version, None
-            return body(*given, *more)
+            entry = None
+            if kind is None or (*kind, *shapes) not in self._kinds:
+                if kind is not None:
+                    self._kinds.add((*kind, *shapes))
+                return body(*given, *more)
         if entry is None:
             entry = self._capture(key[0], given, shared, body)
             if entry is None:

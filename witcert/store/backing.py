@@ -28,7 +28,8 @@ def host_tensor(shape: tuple[int, ...], dtype: torch.dtype, *, pinned: bool) -> 
 class Backing:
     """Exact keys and values of every slot of every layer in host memory, and the tag of each row and head.
 
-    stores : one ExactStore a layer, row = slot. tags : int64 [layers, slots, Hkv]. Pinned where the pool is on a GPU.
+    stores : one ExactStore a layer, row = slot. single : the same memory as stores of one head, row = slot * Hkv + head.
+    tags : int64 [layers, slots, Hkv]. All pinned where the pool is on a GPU.
     kernels : whether the copies are made by kernels in stream order, or by PyTorch.
     """
 
@@ -37,6 +38,8 @@ class Backing:
         self.k, self.v = (host_tensor((*shape, config.head_dim), config.dtype, pinned=pinned) for _ in range(2))
         self.tags = host_tensor(shape, torch.int64, pinned=pinned)
         self.stores = [ExactStore(k, v) for k, v in zip(self.k, self.v, strict=True)]
+        flat = (-1, 1, config.head_dim)
+        self.single = [ExactStore(k.view(flat), v.view(flat)) for k, v in zip(self.k, self.v, strict=True)]
         self.kernels = kernels
 
     def write(self, layer: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
@@ -79,18 +82,19 @@ class Backing:
         copies, at : look at these rows of a store of one head, which were copied from the pairs, instead of the pairs.
         """
         store, tags = self.stores[layer], self.tags[layer]
-        count, d = store.kv_heads, store.head_dim
+        count = store.kv_heads
         if copies is None or at is None:
-            copies, at = ExactStore(store.k.view(-1, 1, d), store.v.view(-1, 1, d)), rows * count + heads
+            copies, at = self.single[layer], rows * count + heads
         if self.kernels:
             wrong = damaged_pairs(copies, at, rows, heads, tags, layer=layer)
         else:
             k, v = copies.k[at.to(copies.k.device), 0], copies.v[at.to(copies.v.device), 0]
             there = pair_tags(k, v, rows.to(k.device), heads.to(k.device), count, layer)
             wrong = (there.to(tags.device) != tags[rows.to(tags.device), heads.to(tags.device)]).int()
-        if int(wrong.sum()):
-            item = int(wrong.nonzero()[0, 0])
-            self._refuse(layer, int(rows[item]), int(heads[item]), int(wrong.sum()))
+        found = wrong.cpu().numpy()
+        if found.any():
+            item = int(found.nonzero()[0][0])
+            self._refuse(layer, int(rows[item]), int(heads[item]), int(found.sum()))
 
     def _refuse(self, layer: int, row: int, head: int, count: int) -> None:
         raise CorruptionError(

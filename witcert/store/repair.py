@@ -164,9 +164,8 @@ class Repairs:
                 pool._seals.renew(layer, page, head)
         else:
             # Nobody reads a side page before this returns: copied first and looked at then, a row crosses the bus once.
-            exact, side = host.stores[layer], pool.side[layer]
-            single = ExactStore(exact.k.view(-1, 1, config.head_dim), exact.v.view(-1, 1, config.head_dim))
-            self._copy(single, rows * config.kv_heads + of, side, slots, None)
+            side = pool.side[layer]
+            self._copy(host.single[layer], rows * config.kv_heads + of, side, slots, None)
             host.require_pairs(layer, rows, of, side, slots)
             if pool._side_seals is not None:
                 pool._side_seals.forget_pairs(np.full(len(beside), layer, np.int64), beside)

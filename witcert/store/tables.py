@@ -15,12 +15,16 @@ from witcert.store.allocator import PageAllocator
 __all__ = ["Tables", "upload"]
 
 Key = tuple[tuple[int, ...], bool]
+STAGED = 2**15
+"""Bytes that a copy from ordinary memory takes along at once: less than the 64 KiB up to which the driver does so."""
 
 
 def upload(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers on the device, without waiting for it."""
     x = torch.from_numpy(np.ascontiguousarray(values)).to(dtype)
-    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+    if x.nbytes > STAGED and device.type == "cuda":
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
 
 
 class _Row:
