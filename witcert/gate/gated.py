@@ -75,16 +75,16 @@ class Attended:
     refused: int = 0
 
     def apart(self) -> Attended:
-        """The same in memory of its own, for who keeps it while the layer goes on."""
+        """The same in memory of its own, for who keeps it while the model goes on."""
 
         def own(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
             return tuple(
-                replace(r, meter=replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), c_max=r.c_max.clone())
+                Reading(replace(r.meter, value=torch.as_tensor(r.meter.value).clone()), r.log_a.clone(), r.c_max.clone())
                 for r in readings
             )
 
         after = self.output.readings
-        output = replace(self.output, readings=own(after))
+        output = DecodeOutput(self.output.out.clone(), self.output.lse.clone(), own(after))
         before = output.readings if self.before is after else own(self.before)
         return replace(self, output=output, before=before)
 
@@ -178,8 +178,8 @@ class GatedPool:
         gave for this step; the other arguments as in :meth:`attend`. into : where the first read puts its meters, as in
         ``decode``.
 
-        The meters and C of the result hold until the next step of this layer, or until ``into`` is written again; the rest is
-        the caller's.
+        ``out`` of the result is the caller's. Its meters and C hold until the next step of this layer, or until ``into`` is
+        written again; all else, until the next step of any layer. ``Attended.apart`` copies what is to be kept.
         """
         if self._at is None or self._at[0] is not slots or self._at[1] != seqs:  # once for all layers of a step
             self._at = slots, seqs, self.pool.table(seqs)
@@ -200,7 +200,7 @@ class GatedPool:
             place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
             key = ("step", *self._key(layer, how), place)
             output, above = self.replays.run(key, given, body, shared=slots, replayed=lambda: self.pool.replayed(layer))
-            output = _kept(output)
+            output = replace(output, out=output.out.clone()) if q.is_cuda else output
         return self._settle(layer, q, seqs, table, how, output, above)
 
     def _begin(self, table: PageTable) -> None:
@@ -254,9 +254,14 @@ class GatedPool:
         """What the gate makes of the first read; above: the cells above tau, None without a gate."""
         if self.repairs is None or above is None:
             return Attended(output, output.readings, None)
-        before = output.readings
         first = now = above.cpu().numpy()  # the device is waited for here, and once for each repair
         fired = left = self._any(first)
+        if not fired.any():
+            for seq in seqs:
+                self.ledger.of(seq).add(cells=first.shape[1], certified=first.shape[1])
+            return Attended(output, output.readings, torch.from_numpy(fired))
+        output = _kept(output)
+        before = output.readings
         pages, moved, refused = np.zeros(len(seqs), np.int64), np.zeros(len(seqs), np.int64), 0
         for attempt in range(self.gate.rounds + 1):
             if not left.any():
@@ -371,14 +376,9 @@ class GatedPool:
 
     def _book(self, seqs: Sequence[int], was: Flags, now: Flags, fired: Flags, pages: Slots, moved: Slots) -> None:
         """Enter the call into the ledger. was, now : cells [batch, Hq] within tau before and after repair."""
-        heads = was.shape[1]
-        if not fired.any():
-            for seq in seqs:
-                self.ledger.of(seq).add(cells=heads, certified=heads)
-            return
         columns = (was & now).sum(1), (~was & now).sum(1), fired.sum(1), pages, moved
         for seq, *row in zip(seqs, *(x.tolist() for x in columns), strict=True):
             certified, repaired, fires, paged, size = row
             self.ledger.of(seq).add(
-                cells=heads, certified=certified, repaired=repaired, fired=fires, pages=paged, moved=size
+                cells=was.shape[1], certified=certified, repaired=repaired, fired=fires, pages=paged, moved=size
             )

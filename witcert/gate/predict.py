@@ -111,10 +111,10 @@ def _prefixes(sums: BlockSums, order: Tensor, residual_c: Tensor) -> Tensor:
     none = torch.zeros_like(sums.rest_mass)[..., None]
     index = order[..., None, :].expand_as(sums.mass)
     up, mass, down, c_max = (x.gather(-1, index) for x in (sums.up, sums.mass, sums.down, sums.c_max))
-    outside = _scan(torch.stack((up, mass)), torch.add)
-    n = torch.cat((outside[0], none), -1) + sums.rest_up[..., None]
-    m = (torch.cat((outside[1], none), -1) + sums.rest_mass[..., None]).clamp(min=0.0)
-    y = torch.cat((none, _scan(down.flip(-1), torch.add).flip(-1)), -1)
+    outside_up, outside_mass, inside = _scan(torch.stack((up, mass, down.flip(-1))), torch.add)
+    n = torch.cat((outside_up, none), -1) + sums.rest_up[..., None]
+    m = (torch.cat((outside_mass, none), -1) + sums.rest_mass[..., None]).clamp(min=0.0)
+    y = torch.cat((none, inside.flip(-1)), -1)
     r = residual_c[..., None].exp()
     ratio = torch.maximum((n + y * r) / (m + y), r)
     ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
