@@ -89,6 +89,8 @@ class _Measured:
     side: int = 0
     host: int = 0
     moved: int = 0
+    fired: float | None = None
+    """KV heads above tau, of a step of all layers and rows."""
     busy: float | None = None
     profiled: float | None = None
     text: Tensor | None = None
@@ -164,7 +166,9 @@ def _once(model: Any, way: Way, setting: Setting, ids: Tensor, new: int, into: _
             account = attached.pool.account()
             into.side = int(account["side"] + account["side tags"])
             into.cache, into.host = int(account["device"]) - into.side, int(account["host"])
-            into.moved = int(attached.ledger.summary()["bytes"])
+            summary = attached.ledger.summary()
+            into.moved = int(summary["bytes"])
+            into.fired = None if way.gate == "off" else summary["fired"] / (new - 1)
     finally:
         if attached is not None:
             attached.detach()
@@ -180,7 +184,7 @@ def _row(way: Way, m: _Measured, plain: _Measured, batch: int, prompt: int, own:
         "prefill_seconds": min(m.prefill), "peak_bytes": m.peak,
         "peak_ratio": None if m.peak is None or not plain.peak else m.peak / plain.peak,
         "cache_bytes": m.cache or own, "cache_ratio": (m.cache or own) / own, "side_bytes": m.side,
-        "host_bytes": m.host, "moved_bytes": m.moved,
+        "host_bytes": m.host, "moved_bytes": m.moved, "heads_repaired": m.fired,
         "kernel_seconds": m.busy, "profiled_step_seconds": m.profiled,
         "kernel_ratio": None if m.busy is None or not plain.busy else m.busy / plain.busy,
         "host_share": None if m.busy is None else max(0.0, 1.0 - m.busy / step),
@@ -247,7 +251,7 @@ def describe(result: dict[str, Any]) -> str:
     """A table for each batch and length."""
     heads = (
         "cache", "tokens/s", "speed against plain", "kernel ms a step", "kernels against plain", "host's share of a step",
-        "cache MB", "against plain", "side pages MB", "peak memory against plain", "host MB", "MB paged in",
+        "cache MB", "against plain", "side pages MB", "peak memory against plain", "host MB", "MB paged in", "KV heads repaired a step",
         "same tokens as plain",
     )  # fmt: skip
 
@@ -260,7 +264,7 @@ def describe(result: dict[str, Any]) -> str:
             (r["way"], f"{r['tokens_per_second']:.1f}", f"{r['speed_ratio']:.2f}", maybe(r["kernel_seconds"], ".2f", 1e3),
              maybe(r["kernel_ratio"]), maybe(r["host_share"], ".0%"), f"{r['cache_bytes'] / 1e6:.1f}",
              f"{r['cache_ratio']:.2f}", f"{r['side_bytes'] / 1e6:.1f}", maybe(r["peak_ratio"]), f"{r['host_bytes'] / 1e6:.1f}",
-             f"{r['moved_bytes'] / 1e6:.1f}", maybe(r["same_tokens"], ".0%"))
+             f"{r['moved_bytes'] / 1e6:.1f}", maybe(r.get("heads_repaired"), ".1f"), maybe(r["same_tokens"], ".0%"))
             for r in case["rows"]
         ]  # fmt: skip
         parts.append(
