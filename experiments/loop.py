@@ -251,8 +251,8 @@ def describe(result: dict[str, Any]) -> str:
     """A table for each batch and length."""
     heads = (
         "cache", "tokens/s", "speed against plain", "kernel ms a step", "kernels against plain", "host's share of a step",
-        "cache MB", "against plain", "side pages MB", "peak memory against plain", "host MB", "MB paged in", "KV heads repaired a step",
-        "same tokens as plain",
+        "cache MB", "against plain", "side pages MB", "peak memory against plain", "host MB", "MB paged in",
+        "KV heads repaired a step", "same tokens as plain",
     )  # fmt: skip
 
     def maybe(x: float | None, digits: str = ".2f", factor: float = 1.0) -> str:
