@@ -101,10 +101,10 @@ def test_running_joins_are_those_of_torch() -> None:
     for length in (1, 2, 3, 7, 8, 16, 33, 100, 255, 1024):
         x = torch.rand(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
         from_end = x.flip(-1).cumsum(-1).flip(-1)
-        assert ((_scan(x, torch.add) - from_end).abs() <= from_end * 2.0**-48).all()
+        assert ((_scan(x, torch.sum, 0.0) - from_end).abs() <= from_end * 2.0**-48).all()
         x[0, length // 2], x[1, length // 3] = math.inf, math.nan
         most = x.flip(-1).cummax(-1).values.flip(-1)
-        assert torch.equal(_scan(x, torch.maximum).nan_to_num(nan=-1.0), most.nan_to_num(nan=-1.0))
+        assert torch.equal(_scan(x, torch.amax, -math.inf).nan_to_num(nan=-1.0), most.nan_to_num(nan=-1.0))
 
 
 def test_the_predicted_form_is_that_of_the_meter() -> None:

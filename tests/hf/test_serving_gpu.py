@@ -64,11 +64,13 @@ def test_replayed_steps_are_eager_steps(family: str, how: dict[str, Any]) -> Non
     else:
         layers = len(replayed.modules)
         replays = replayed.gated.replays
-        beside = sum(1 for key in replays._graphs if key[0] == "step" and key[2])
-        # the first step of a layer is eager, and so is its first with repaired pages beside
-        assert replays.replayed["step"] == layers * (NEW - 2) - beside
+        beside = {key[3:8] for key in replays._graphs if key[0] == "step" and key[2]}
+        # the first step of a layer is eager, and so is the first of each kind of layer with repaired pages beside
+        assert replays.replayed["step"] == layers * (NEW - 2) - len(beside)
         if how["gate"] != "off" and how["gate"].mode == "block":
             assert replays.replayed["blocks"] > 0
+            assert replays.replayed["plan"] > 0
+            assert replays.captured["plan"] <= 2  # one graph for all layers, and one more when the blocks outgrow it
             assert replays.replayed["again"] > 0
     if how["gate"] != "off":
         assert sum(s.bytes for s in steps) > 0

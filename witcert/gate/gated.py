@@ -108,6 +108,8 @@ class GatedPool:
         self.repairs = None if gate.mode == "off" else Repairs(pool)
         self.replays = Replays()
         self._own: dict[tuple[Any, ...], ReadingBuffers] = {}
+        self._made: set[tuple[int, int]] = set()
+        """Layers and batches whose steps have run: what they write with is compiled."""
         self._at: tuple[Tensor, Sequence[int], PageTable] | None = None
         self._most = float32_below(gate.tau)  # a float32 meter is at most tau iff it is at most this
 
@@ -198,8 +200,13 @@ class GatedPool:
             output, above = body(*given, slots)
         else:
             place = None if into is None else (into.meter.data_ptr(), into.c_max.data_ptr())
-            key = ("step", *self._key(layer, how), place)
-            output, above = self.replays.run(key, given, body, shared=slots, replayed=lambda: self.pool.replayed(layer))
+            key = self._key(layer, how)
+            made = layer, len(q)  # another layer's writes may have other numbers built in
+            kind = ("step", *key[1:]) if made in self._made else None
+            self._made.add(made)
+            output, above = self.replays.run(
+                ("step", *key, place), given, body, shared=slots, replayed=lambda: self.pool.replayed(layer), kind=kind
+            )
             output = replace(output, out=output.out.clone()) if q.is_cuda else output
         return self._settle(layer, q, seqs, table, how, output, above)
 
@@ -317,14 +324,16 @@ class GatedPool:
         counts = [len(pages) for pages in owned]
         return _Items(np.repeat(row, counts), np.concatenate(owned), np.repeat(head, counts))
 
-    def _choice(self, layer: int, table: PageTable, count: int, per: int, how: _How, q: Tensor, lse: Tensor) -> Tensor:
-        """The blocks of pages that bring each KV head to tau, by prediction: bool [batch, Hkv, count].
+    def _sums(
+        self, layer: int, table: PageTable, count: int, per: int, how: _How, q: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """LSE, log A and C of each block of pages, [3, batch, count, Hq]; which blocks there are, bool [batch, count]; what a
+        repair leaves of C, float64 [batch, Hq].
 
-        Each of the first ``count`` blocks of ``per`` pages is read as a sequence of its own, all in one call. LSE, A and C of
-        a block are its mass, its ``up`` and its largest c.
+        Each of the first ``count`` blocks of ``per`` pages is read as a sequence of its own, all in one call.
         """
         assert self.repairs is not None
-        batch, size, hkv = len(q), self.pool.config.page_size, self.pool.config.kv_heads
+        batch, size = len(q), self.pool.config.page_size
         pages = table.pages[:, : count * per]
         if pages.shape[1] < count * per:
             pages = torch.nn.functional.pad(pages, (0, count * per - pages.shape[1]))
@@ -338,21 +347,26 @@ class GatedPool:
             part=None if side is None else PagePart(side[0], 0),
         )  # fmt: skip
         reading = self._deciding(got.readings)
+        found = torch.stack((got.lse, reading.log_a, reading.c_max)).view(3, batch, count, -1)
+        left = self.repairs.residual(layer, torch.linalg.vector_norm(q.double(), dim=-1), how.scale)
+        return found, rest > 0, left
 
-        def heads(x: Tensor) -> Tensor:
-            """[batch * count, Hq] as float64 [batch, Hkv, G, count]."""
-            return x.double().view(batch, count, hkv, -1).permute(0, 2, 3, 1)
+    def _chosen(self, found: Tensor, there: Tensor, left: Tensor, lse: Tensor) -> Tensor:
+        """The blocks that bring each KV head to tau, by prediction from :meth:`_sums`: bool [batch, Hkv, count].
 
-        there = (rest > 0)[:, None, None, :]
-        whole = lse.double().view(batch, hkv, -1)
-        left = self.repairs.residual(layer, torch.linalg.vector_norm(q.double(), dim=-1), how.scale).view(whole.shape)
-        mass = torch.where(there, (heads(got.lse) - whole[..., None]).exp(), 0.0)
-        up = torch.where(mass == 0, 0.0, mass * heads(reading.log_a).exp())
+        LSE, A and C of a block are its mass, its ``up`` and its largest c; lse [batch, Hq] is that of the whole cell.
+        """
+        batch, hkv = len(lse), self.pool.config.kv_heads
+        # [batch, Hkv, G, count] and [batch, Hkv, G]
+        block_lse, log_a, c_max = found.double().view(3, batch, -1, hkv, lse.shape[1] // hkv).permute(0, 1, 3, 4, 2)
+        whole, left = (x.double().view(batch, hkv, -1) for x in (lse, left))
+        inside = there[:, None, None, :]
+        mass = torch.where(inside, (block_lse - whole[..., None]).exp(), 0.0)
+        up = torch.where(mass == 0, 0.0, mass * log_a.exp())
         down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
         other = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
-        c_max = torch.where(there, heads(reading.c_max), -torch.inf)
-        blocks = BlockSums(mass, up, down, c_max, other, other * left.exp(), left)
-        return plan(blocks, self.gate.tau, left).blocks & there[:, :, 0]
+        blocks = BlockSums(mass, up, down, torch.where(inside, c_max, -torch.inf), other, other * left.exp(), left)
+        return plan(blocks, self.gate.tau, left).blocks & there[:, None]
 
     def _planned(
         self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, fired: Flags, lse: Tensor, how: _How
@@ -365,10 +379,11 @@ class GatedPool:
         most = -(-longest // per)
         count = min(-(-most // BUCKET) * BUCKET, -(-table.pages.shape[1] // per))
 
-        def body(q: Tensor, lse: Tensor) -> Tensor:
-            return self._choice(layer, table, count, per, how, q, lse)
+        def body(q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return self._sums(layer, table, count, per, how, q)
 
-        chosen = self._replayed("blocks", layer, how, (q, lse), body, (count, per)).cpu().numpy()
+        sums = self._replayed("blocks", layer, how, (q,), body, (count, per))
+        chosen = self.replays.run(("plan",), (*sums, lse), self._chosen).cpu().numpy()  # one graph for all layers
         row, head, block = (chosen & fired[..., None]).nonzero()
         pages = [owned[b][j * per : (j + 1) * per] for b, j in zip(row.tolist(), block.tolist(), strict=True)]
         counts = [len(x) for x in pages]

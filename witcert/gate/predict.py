@@ -88,15 +88,17 @@ class Plan:
     predicted: Tensor
 
 
-def _scan(x: Tensor, join: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Running join along the last axis, from its end: by doubling, in an order that depends on nothing but the length.
+def _scan(x: Tensor, join: Callable[[Tensor, int], Tensor], none: float) -> Tensor:
+    """Running join along the last axis, from its end, sixteen at a time: in an order that the length alone decides.
 
-    What torch has for sums (cumsum) is not deterministic on a GPU.
+    join : sum or amax of an axis; none : what it leaves as it is. What torch has for sums (cumsum) is not deterministic on a
+    GPU.
     """
-    step = 1
-    while step < x.shape[-1]:
-        x = torch.cat((join(x[..., :-step], x[..., step:]), x[..., -step:]), -1)
-        step *= 2
+    step, length = 1, x.shape[-1]
+    while step < length:
+        far = torch.nn.functional.pad(x, (0, 15 * step), value=none)
+        x = join(far.unfold(-1, 15 * step + 1, 1)[..., ::step], -1)  # [..., length, 16]
+        step *= 16
     return x
 
 
@@ -111,7 +113,7 @@ def _prefixes(sums: BlockSums, order: Tensor, residual_c: Tensor) -> Tensor:
     none = torch.zeros_like(sums.rest_mass)[..., None]
     index = order[..., None, :].expand_as(sums.mass)
     up, mass, down, c_max = (x.gather(-1, index) for x in (sums.up, sums.mass, sums.down, sums.c_max))
-    outside_up, outside_mass, inside = _scan(torch.stack((up, mass, down.flip(-1))), torch.add)
+    outside_up, outside_mass, inside = _scan(torch.stack((up, mass, down.flip(-1))), torch.sum, 0.0)
     n = torch.cat((outside_up, none), -1) + sums.rest_up[..., None]
     m = (torch.cat((outside_mass, none), -1) + sums.rest_mass[..., None]).clamp(min=0.0)
     y = torch.cat((none, inside.flip(-1)), -1)
@@ -119,7 +121,8 @@ def _prefixes(sums: BlockSums, order: Tensor, residual_c: Tensor) -> Tensor:
     ratio = torch.maximum((n + y * r) / (m + y), r)
     ratio = 1.0 + (ratio - 1.0).clamp(min=0.0) * (1.0 + MARGIN)
     # NaN stays in a maximum
-    left = torch.cat((_scan(torch.maximum(c_max, sums.rest_c[..., None]), torch.maximum), sums.rest_c[..., None]), -1)
+    rest = sums.rest_c[..., None]
+    left = torch.cat((_scan(torch.maximum(c_max, rest), torch.amax, -torch.inf), rest), -1)
     first = torch.arange(left.shape[-1], device=left.device) > 0
     repaired = torch.where(first, residual_c[..., None], -torch.inf)
     return _meter(ratio, torch.maximum(left, repaired) * (1.0 + 2.0**-20))
@@ -138,4 +141,5 @@ def plan(sums: BlockSums, tau: float, residual_c: Tensor) -> Plan:
     enough = (every <= tau).all(-2)  # [..., blocks + 1]
     count = torch.where(enough.any(-1), enough.int().argmax(-1), blocks)[..., None]  # [..., 1]
     predicted = every.gather(-1, count[..., None].expand(*every.shape[:-1], 1))[..., 0]
-    return Plan(order.argsort(-1) < count, predicted)
+    first = torch.arange(blocks, device=order.device) < count  # of the order, [..., blocks]
+    return Plan(torch.zeros_like(first).scatter(-1, order, first), predicted)

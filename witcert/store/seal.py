@@ -56,7 +56,7 @@ class Seals:
         self.parts, self.token_major = parts, token_major
         self.layers, self.heads = layers, heads
         self.tags = torch.zeros(layers, pages, heads, len(parts), dtype=torch.int64, device=device)
-        self.valid = torch.zeros(layers, pages, dtype=torch.bool)
+        self.valid = np.zeros((layers, pages), np.bool_)
         self._rows = [[Rows.of(x, token_major=token_major) for x in xs] for xs in parts.values()] if kernels else None
         words = sum(x[0, 0].numel() * x.element_size() // 8 for xs in parts.values() for x in xs if x.ndim > 2)
         self.step = 2**16 if kernels else max(1, CHUNK // max(1, words))
@@ -104,7 +104,7 @@ class Seals:
             return
         for _, _, items in self._items(layers, pages):
             self.tags[items[0], items[1]] = self.compute(items)
-        self.valid[torch.from_numpy(layers), torch.from_numpy(pages)] = True
+        self.valid[layers, pages] = True
 
     def renew(self, layer: int, pages: Slots, heads: Slots) -> None:
         """Take the tags of (page, head) pairs anew, whose rows were changed on purpose; those of other heads stay."""
@@ -121,7 +121,7 @@ class Seals:
 
     def forget_pairs(self, layers: Slots, pages: Slots) -> None:
         """The same for the pairs (layers[i], pages[i])."""
-        self.valid[torch.from_numpy(layers), torch.from_numpy(pages)] = False
+        self.valid[layers, pages] = False
 
     def sealed(self, layer: int, page: int) -> bool:
         """Whether the tags of a page are valid."""
@@ -130,7 +130,7 @@ class Seals:
     def check(self, layers: Iterable[int], pages: Iterable[int]) -> list[Damage]:
         """Damage of the pages among these that are sealed. Waits for the device."""
         layer, page = _product(layers, pages)
-        known = self.valid[torch.from_numpy(layer), torch.from_numpy(page)].numpy()
+        known = self.valid[layer, page]
         found: list[Damage] = []
         for of, where, items in self._items(layer[known], page[known]):
             differs = self.compute(items) != self.tags[items[0], items[1]]
