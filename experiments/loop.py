@@ -16,6 +16,7 @@ from torch import Tensor
 
 from experiments import _free, style
 from experiments.common import Setting
+from witcert.audit import outlier_channels, rank_pairs
 from witcert.gate import Gate
 from witcert.hf.attach import Attachment, attach
 from witcert.hf.refusals import model_dtype
@@ -29,7 +30,8 @@ METHOD = (
     "in one process; the time of a step is the median over the steps of a generation but the first, each ended by a "
     "synchronization, and the least of the repeats: the host is shared, and what else it does can only slow a step down. "
     "On a GPU a profiled generation of a few tokens adds up the time of the kernels: what the GPU is busy with, "
-    "against what the host (Python, launches, the gate's waiting) takes."
+    "against what the host (Python, launches, the gate's waiting) takes. The outlier pairs of the last way are those that "
+    "`witcert audit` would choose on the recall text, which no prompt is cut from."
 )
 LIMITS = (
     "This is the eager loop of transformers, in which a small model leaves the GPU idle for most of a step: the "
@@ -39,7 +41,7 @@ LIMITS = (
     "times. A gate's cost depends on how much it repairs; the first steps page in most, so that a short run "
     "overstates it."
 )
-OPTIONS: dict[str, Any] = {"batch": [1, 8], "prompt": [512, 2048], "new": 24, "repeats": 3}
+OPTIONS: dict[str, Any] = {"batch": [1, 8], "prompt": [512, 2048], "new": 24, "repeats": 3, "pairs": 2}
 PLAIN = "plain transformers, SDPA"
 
 
@@ -52,7 +54,7 @@ class Way:
     gate: Gate | Literal["off"] = "off"
 
 
-def ways(tau: float) -> list[Way]:
+def ways(tau: float, outliers: Tensor | None) -> list[Way]:
     """What is compared."""
     return [
         Way(PLAIN, None),
@@ -61,7 +63,19 @@ def ways(tau: float) -> list[Way]:
         Way("int8, half-step meter, gate off", {"format": "int8", "meter": "half", "bands": None}),
         Way("dither_int8, Tier B, gate off", {"tier_b": True, "bands": None}),
         Way(f"dither_int8, Tier B, gate at τ = {tau:g}", {"tier_b": True}, Gate(tau=tau)),
-    ]
+        *([] if outliers is None else [
+            Way(f"the same with {outliers.shape[-1] // 2} outlier pairs", {"tier_b": True, "outliers": outliers}, Gate(tau=tau))
+        ]),
+    ]  # fmt: skip
+
+
+def _outliers(setting: Setting) -> Tensor | None:
+    """The key channels that an audit of the last text would keep, which no prompt is cut from; None for no pairs."""
+    pairs, recording = setting.option("pairs", OPTIONS["pairs"]), setting.recordings[-1]
+    if not pairs:
+        return None
+    d = setting.loaded.geometry.head_dim
+    return outlier_channels(rank_pairs(recording, pairs, setting.device), pairs, d, recording.pairing).cpu()
 
 
 @dataclass
@@ -204,11 +218,11 @@ def run(setting: Setting) -> dict[str, Any]:
     g, dtype = setting.loaded.geometry, torch.float16 if setting.device == "cuda" else torch.float32
     model = copy.deepcopy(setting.loaded.model).to(dtype)
     model.set_attn_implementation("sdpa")
-    cases = []
+    cases, outliers = [], _outliers(setting)
     try:
         for batch, prompt in zip(batches, lengths, strict=True):
             ids = _free.prompts(setting, batch, prompt)
-            chosen = ways(setting.tau)
+            chosen = ways(setting.tau, outliers)
             measured = {w.name: _Measured() for w in chosen}
             for way in chosen if setting.device == "cuda" else ():  # compiles, allocates
                 _once(model, way, setting, ids, min(new, 4), _Measured(), profiled=False)

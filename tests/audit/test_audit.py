@@ -15,7 +15,7 @@ from tests import models
 from witcert import bounds, schemes
 from witcert.audit import advice as decisions
 from witcert.audit.job import AuditConfig, audit
-from witcert.audit.outliers import _channels, _left, kept_channels, outlier_channels, rank_pairs, save_outliers
+from witcert.audit.outliers import _channels, _left, kept_channels, outlier_channels, rank_pairs
 from witcert.audit.traffic import PAGE, layer_traffic
 from witcert.budget import Budget
 from witcert.cli import main
@@ -228,9 +228,3 @@ def test_command_on_a_model_with_a_text(capsys: pytest.CaptureFixture[str], tmp_
     status, text, _ = run(capsys, "audit", folder, "--text", tmp_path / "mine.txt", "--tokens", 48, "--queries", 4, "--json")
     assert status == 0
     assert json.loads(text)["about"]["texts"]["mine"]["tokens"] == 48
-
-
-def test_a_file_of_outliers_is_written_whole(tmp_path: Path) -> None:
-    channels = torch.zeros(1, 1, 4, dtype=torch.int32)
-    save_outliers(channels, tmp_path / "x.safetensors", {"model": "m"})
-    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,24 @@ def test_text_and_report(
     assert again.rstrip("\n") == data["text"]
     assert all(g in err for g in guarantees)
     assert f"of {request['cells']} cells" in " ".join(err.split())
+
+
+def test_what_an_audit_advises_is_served(capsys: pytest.CaptureFixture[str], llama: Path, tmp_path: Path) -> None:
+    """``witcert audit --outliers FILE``, then ``witcert generate --outliers FILE``."""
+    (tmp_path / "mine.txt").write_text("a line of text that says nothing in particular. " * 8)
+    where = tmp_path / "o.safetensors"
+    text = ("--text", tmp_path / "mine.txt", "--tokens", 48, "--queries", 4)
+    with contextlib.suppress(SystemExit):
+        main([*map(str, ("audit", llama, *text, "--pairs", "2", "--outliers", where, "--json"))])
+    assert json.loads(capsys.readouterr().out)["advice"]["pairs"] == 2
+    args = ("A prompt of some length.", "--model", llama, "-n", 4, "--json")
+    code, out, err = run(capsys, *args, "--outliers", where)
+    assert code == 0, err
+    assert json.loads(out)["bytes"]["outliers"] > 0
+    code, _, err = run(capsys, *args, "--outliers", where, "--format", "exact")
+    assert (code, "only packed formats" in " ".join(err.split())) == (2, True)
+    code, _, err = run(capsys, *args, "--outliers", tmp_path / "none")
+    assert (code, "no such file" in " ".join(err.split())) == (2, True)
 
 
 def test_float32_and_sampling_and_standard_input(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from witcert.errors import InputError
 from witcert.gate import Gate
 from witcert.hf.attach import attach
 from witcert.hf.options import TierB
+from witcert.store.outliers import save_outliers
 
 GREEDY = {"max_new_tokens": 8, "do_sample": False, "min_new_tokens": 8}
 
@@ -219,6 +221,34 @@ def test_guarantees_of_the_gate() -> None:
         attach(model, tier_b=TierB(), gate=weak)
     with attach(model, tier_b=TierB(), gate=weak, fixed_queries=True), pytest.raises(InputError, match="given text"):
         model.generate(ids(), **GREEDY)
+
+
+@pytest.mark.parametrize("how", [{"format": "int8"}, {"tier_b": True}])
+@torch.no_grad()
+def test_outlier_channels(how: dict[str, Any], tmp_path: Path) -> None:
+    """As a tensor or as the file of an audit: they are in the pool and in the meter, or refused where nothing keeps them."""
+    model = build("llama")
+    config = model.config
+    channels = torch.tensor([3, 11, 3 + 32, 11 + 32], dtype=torch.int32).expand(config.num_hidden_layers, 2, 4).contiguous()
+    save_outliers(channels, tmp_path / "o.safetensors", {"model": "tiny"})
+    texts, worst = [], []
+    for outliers in (channels, tmp_path / "o.safetensors", str(tmp_path / "o.safetensors")):
+        with attach(model, **how, gate="off", tokens=64, outliers=outliers) as a:
+            assert a.pool.config.outliers == 4
+            texts.append(model.generate(ids(), **GREEDY))
+            worst.append(torch.as_tensor(a.report()[0].worst[0].value))
+    assert all(torch.equal(texts[0], x) for x in texts[1:])
+    assert all(torch.equal(worst[0], x) for x in worst[1:])
+    with attach(model, **how, gate="off", tokens=64) as a:
+        model.generate(ids(), **GREEDY)
+        assert not torch.equal(torch.as_tensor(a.report()[0].worst[0].value), worst[0])
+    for other in ({"format": "exact"}, {"scheme": "rtn_int4"}):
+        with pytest.raises(InputError, match="only packed formats"):
+            attach(model, **other, outliers=channels)
+    with pytest.raises(InputError, match="expected int32"):
+        attach(model, **how, outliers=channels[:, :1])
+    with pytest.raises(InputError, match="no such file"):
+        attach(model, **how, outliers=tmp_path / "none")
 
 
 @pytest.mark.parametrize("format", ["exact", "int8", "int8-dither"])

@@ -19,6 +19,7 @@ from witcert.telemetry import Telemetry
 
 pytestmark = pytest.mark.gpu
 NEW = 24
+OUTLIERS = torch.tensor([3, 9, 35, 41], dtype=torch.int32).expand(2, 2, 4)
 WAYS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"format": "exact", "meter": "band", "gate": "off"}),
     ("mistral", {"format": "int8", "meter": "half", "gate": "off", "bands": None}),
@@ -28,6 +29,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"scheme": "rtn_int4", "gate": Gate(tau=0.05)}),
     ("qwen3", {"scheme": "fp8_e4m3_scaled", "gate": Gate(tau=0.05, mode="head")}),
     ("llama", {"scheme": "stochastic_int8", "gate": "off"}),
+    ("qwen3", {"tier_b": True, "gate": Gate(tau=0.02), "outliers": OUTLIERS}),
 ]
 
 

@@ -6,7 +6,7 @@ Everything is measured on calibration texts. The meters behind it carry their gu
 
 from witcert.audit.advice import Advice, advise
 from witcert.audit.job import Audit, AuditConfig, audit
-from witcert.audit.outliers import kept_channels, outlier_channels, rank_pairs, save_outliers
+from witcert.audit.outliers import kept_channels, outlier_channels, rank_pairs
 from witcert.audit.traffic import LayerTraffic, layer_traffic
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "layer_traffic",
     "outlier_channels",
     "rank_pairs",
-    "save_outliers",
 ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -15,11 +13,10 @@ from witcert.observe.activations import Activations
 from witcert.schemes import Scheme, Served, Site
 from witcert.schemes.grid import GROUP, work_dtype
 
-__all__ = ["SAMPLE", "kept_channels", "outlier_channels", "rank_pairs", "save_outliers"]
+__all__ = ["SAMPLE", "kept_channels", "outlier_channels", "rank_pairs"]
 
 SAMPLE = 512
 """Keys of a calibration text that are looked at, evenly spaced."""
-FORMAT = "witcert-outliers/1"
 UP = 1.0 + 2.0**-20
 
 
@@ -129,15 +126,3 @@ def kept_channels(scheme: Scheme, channels: Tensor | None, head_dim: int) -> Sch
 
     name = f"{scheme.name}+m{channels.shape[1] // 2}"
     return Scheme(name, KeptChannels(scheme, keep), scheme.summary, scheme.source, count, scheme.per_token)
-
-
-def save_outliers(channels: Tensor, path: Path, about: dict[str, str]) -> None:
-    """Write ``outlier_channels`` (int32 [L, Hkv, 2m]) as a safetensors file with what it was chosen on, whole or not at all."""
-    from safetensors.torch import save_file
-
-    part = path.with_name(path.name + ".part")
-    try:
-        save_file({"outlier_channels": channels.contiguous()}, part, metadata={"format": FORMAT, **about})
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -57,7 +57,7 @@ def audit_command(
     """
     from witcert.audit.advice import advise, to_json
     from witcert.audit.job import AuditConfig, audit
-    from witcert.audit.outliers import save_outliers
+    from witcert.store.outliers import save_outliers
 
     if outliers is not None and not outliers.parent.is_dir():
         raise InputError(f"outliers: the folder {outliers.parent} does not exist")

@@ -151,6 +151,9 @@ def generate(
     ] = None,
     scheme: Annotated[str | None, typer.Option(help="A registered scheme whose numbers are stored.")] = None,
     meter: Annotated[str, typer.Option(help="auto, band, half or tierB.")] = "auto",
+    outliers: Annotated[
+        Path | None, typer.Option(help="Key channels that an int8 cache keeps exactly: the file of witcert audit --outliers.")
+    ] = None,
     gate: Annotated[str, typer.Option(help="Repair by block or head, or off.")] = "block",
     tau: Annotated[float, typer.Option(help="Largest total variation that is served without repair.")] = 0.2,
     delta: Annotated[float, typer.Option(help="Failure budget of the request for dithered codes.")] = 1e-2,
@@ -220,6 +223,7 @@ def generate(
             loaded, format=format, scheme=scheme, meter=meter, gate="off" if exact else threshold, tau=tau, tokens=total,  # type: ignore[arg-type]
             dtype=torch.float16 if kind == torch.float32 else None, steps=max_new_tokens, delta_req=delta, seed=seed,
             tier_b=format == "int8-dither" and meter in ("auto", "tierB"), telemetry=recorder, on_step=screen.step,
+            outliers=outliers,
         ) as attachment:  # fmt: skip
             with screen:
                 pad = loaded.tokenizer.pad_token_id

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from witcert.errors import InputError
 from witcert.gate import Gate
@@ -27,6 +29,7 @@ def attach(
     dtype: torch.dtype | None = None, steps: int = 256, delta_req: float = 1e-2, seed: int = 0, backing: bool | None = None,
     fixed_queries: bool = False, telemetry: Any = None, observer: Observer | None = None,
     on_step: Callable[[StepRecord], None] | None = None, sweep: float = 0.0, graphs: bool = True,
+    outliers: Tensor | str | Path | None = None,
 ) -> Attachment:  # fmt: skip
     """Run a transformers model on a certified cache: ``model.generate`` and plain forwards, metered and gated.
 
@@ -61,6 +64,8 @@ def attach(
         the device.
     graphs : on a GPU, launch what each layer's decode step stores, reads and compares as one CUDA graph. Without effect for
         schemes that are not registered as capturable.
+    outliers : channels of the keys that a packed format keeps exactly, int32 [layers, Hkv, 2m], or the file of them that
+        ``witcert audit --outliers`` wrote.
     observer : called with (layer, q, sequences, options, attended) after every layer of a decode step; on_step with each
         StepRecord.
 
@@ -79,7 +84,7 @@ def attach(
     planned = plan(
         model, geometry, format=format, scheme=scheme, tier_b=tier_b, meter=meter, gate=gate, tau=tau, tokens=tokens,
         pages=pages, bytes=bytes, side_pages=side_pages, page_size=page_size, bands=bands, dtype=dtype, steps=steps,
-        delta_req=delta_req, seed=seed, backing=backing, fixed_queries=fixed_queries,
+        delta_req=delta_req, seed=seed, backing=backing, fixed_queries=fixed_queries, outliers=outliers,
     )  # fmt: skip
     pool = CachePool(planned.config, next(model.parameters()).device)
     reads = None if planned.meter is None else pool.meter_for(planned.meter, planned.budget)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -15,6 +16,7 @@ from witcert.gate import Gate
 from witcert.hf.geometry import Geometry
 from witcert.hf.refusals import model_dtype
 from witcert.store import PoolConfig
+from witcert.store.outliers import load_outliers
 
 __all__ = ["Plan", "TierB", "plan"]
 
@@ -27,11 +29,9 @@ MeterKind = Literal["band", "half", "tierB"]
 class TierB:
     """Dithered INT8.
 
-    outlier_channels : int32 [layers, Hkv, 2m], channels of the keys that stay exact, or None. rounds : of Philox, 7 or 10.
-    dither_values : whether the values are dithered too.
+    rounds : of Philox, 7 or 10. dither_values : whether the values are dithered too.
     """
 
-    outlier_channels: Tensor | None = None
     rounds: int = 7
     dither_values: bool = False
 
@@ -130,7 +130,7 @@ def plan(
     model: Any, geometry: Geometry, *, format: str | None, scheme: str | None, tier_b: TierB | bool | None,
     meter: str | None, gate: Gate | str | None, tau: float, tokens: int | None, pages: int | None, bytes: int | None,
     side_pages: int | None, page_size: int, bands: int | None, dtype: torch.dtype | None, steps: int, delta_req: float,
-    seed: int, backing: bool | None, fixed_queries: bool,
+    seed: int, backing: bool | None, fixed_queries: bool, outliers: Tensor | str | Path | None = None,
 ) -> Plan:  # fmt: skip
     """Check the arguments of ``attach`` against each other; InputError names the first that does not fit."""
     stored = _stored_dtype(model, dtype)
@@ -145,13 +145,14 @@ def plan(
         raise InputError(f"tokens={tokens!r} is not a whole number >= 1")
     if pages is not None and bytes is not None:
         raise InputError("pages and bytes both size the pool; pass one")
+    channels = load_outliers(outliers) if isinstance(outliers, str | Path) else outliers
     dithered = tier_b if isinstance(tier_b, TierB) else TierB()
     fields: dict[str, Any] = {
         "layers": geometry.layers, "heads": geometry.heads, "kv_heads": geometry.kv_heads, "head_dim": geometry.head_dim,
         "tokens": tokens, "page_size": page_size, "format": chosen, "scheme": scheme, "dtype": stored, "bands": bands,
         "pairing": geometry.pairing, "rotary_dim": geometry.rotary_dim, "seed": seed, "rounds": dithered.rounds,
         "dither_values": dithered.dither_values and chosen == "int8-dither",
-        "outlier_channels": dithered.outlier_channels, "backing": repairs if backing is None else backing,
+        "outlier_channels": channels, "backing": repairs if backing is None else backing,
     }  # fmt: skip
 
     def sized(n: int) -> PoolConfig:

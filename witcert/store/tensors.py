@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ class PoolTensors:
         if c.packed:
             self.k_scale, self.v_scale = (self._new((*rows, d // GROUP), torch.float16) for _ in range(2))
             if c.outlier_channels is not None:
-                self.outlier_channels = c.outlier_channels.to(device).contiguous()
+                # a copy: the caller's may change, or lie where kernels cannot read it
+                self.outlier_channels = self._new(c.outlier_channels.shape, torch.int32).copy_(c.outlier_channels)
                 self.k_outlier = self._new((*rows, c.outliers), torch.float16)
         self.stores = [self._store(layer) for layer in range(c.layers)]
         side = (c.layers, c.side_pages * c.page_size, 1)
@@ -47,7 +49,7 @@ class PoolTensors:
             for i in range(c.layers if c.side_pages else 0)
         ]
 
-    def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _new(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         try:
             return torch.empty(shape, dtype=dtype, device=self.device)
         except (RuntimeError, MemoryError) as e:
