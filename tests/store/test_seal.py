@@ -128,6 +128,26 @@ def test_restored_pages_are_as_they_were(name: str) -> None:
     assert epochs is None or torch.equal(epochs, pool.tensors.epochs)  # type: ignore[arg-type]
 
 
+def test_a_sweep_looks_at_every_layer_and_place() -> None:
+    """Codes, backing rows and a side page, damaged in different layers: all named by one sweep; each, by the check of it."""
+    f, pages = sealed("int8")
+    pool = f.pool
+    (side,) = pool.side_reserve(1, 1)
+    pool.page_in(1, [pages[0]], [1], [side])
+    pool.seal_side()
+    assert pool.sweep(1.0, 0) == []
+    assert pool.backing is not None
+    rows_of(f, pool.tensors.k, 0, pages[1], 0)[3, 5] ^= 1
+    for layer, page, head in ((0, pages[3], 1), (1, pages[2], 0)):
+        pool.backing[layer].v.view(torch.int16)[page * 16, head, 7] ^= 4
+    pool.side[1].k.view(torch.int16)[side * 16 + 2, 0, 1] ^= 2
+    backing = [Damage(0, pages[3], 1, "backing"), Damage(1, pages[2], 0, "backing")]
+    found = pool.sweep(1.0, 0)
+    assert found == [Damage(0, pages[1], 0, "keys"), *backing, Damage(1, side, 0, "side keys")]
+    assert pool.check_backing(0, pages) == backing[:1]
+    assert pool.check_backing(1, pages) == backing[1:]
+
+
 def test_a_sweep_is_a_random_share_of_the_pages_in_use() -> None:
     """Damage of one page of three is found by the sweeps that draw it, and by no other."""
     f, pages = sealed("exact")

@@ -378,7 +378,7 @@ class CachePool:
 
     def check_backing(self, layer: int, pages: Iterable[int]) -> list[Damage]:
         """Which pages have rows in the backing store that are not what was written. Waits for the device."""
-        return self._repairs.check_backing(layer, list(pages))
+        return self._repairs.check_backing([layer], list(pages))
 
     def sweep(self, fraction: float, seed: int) -> list[Damage]:
         """Check a random share of the pages in use, of every layer and its side pool, with their backing rows.
@@ -391,12 +391,15 @@ class CachePool:
         drawn = sorted(random.Random(seed).sample(used, math.ceil(fraction * len(used))))
         found = [] if self._seals is None else self._seals.check(range(self.config.layers), drawn)
         if self.host is not None:
-            for layer in range(self.config.layers):
-                found += self.check_backing(layer, drawn)
-        for layer, taken in enumerate(self._side_taken):
-            some = sorted(random.Random(seed).sample(sorted(taken), math.ceil(fraction * len(taken))))
-            if some and self._side_seals is not None:
-                found += [Damage(d.layer, d.page, d.head, f"side {d.part}") for d in self.check_side(layer, some)]
+            found += self._repairs.check_backing(range(self.config.layers), drawn)
+        if self._side_seals is not None:
+            sides = [
+                (layer, page)
+                for layer, taken in enumerate(self._side_taken)
+                for page in sorted(random.Random(seed).sample(sorted(taken), math.ceil(fraction * len(taken))))
+            ]
+            layers, pages = np.asarray(sides, np.int64).reshape(-1, 2).T
+            found += [Damage(d.layer, d.page, d.head, f"side {d.part}") for d in self._side_seals.check_pairs(layers, pages)]
         return found
 
     # ---- memory

@@ -187,11 +187,22 @@ class Repairs:
         if store.witness is not None and split is not None:
             store.witness[slots, head] = witness(k, k, split, pool.dot_gamma)
 
-    def check_backing(self, layer: int, pages: Sequence[int]) -> list[Damage]:
-        """See :meth:`CachePool.check_backing`."""
-        numbers, _ = self.pool.rows_of(layer, _whole("pages", pages, self.pool.config.pages))
-        if not len(numbers):
+    def check_backing(self, layers: Iterable[int], pages: Sequence[int]) -> list[Damage]:
+        """See :meth:`CachePool.check_backing`. The device is waited for once, whatever the number of layers."""
+        pool, host = self.pool, self._host()
+        every = _whole("pages", pages, pool.config.pages)
+        listed = [(layer, pool.rows_of(layer, every)[0]) for layer in layers]
+        listed = [(layer, numbers) for layer, numbers in listed if len(numbers)]
+        if not listed:
             return []
-        wrong = self._host().damaged(layer, upload(numbers, torch.int64, self.pool.device)).cpu()  # [N, Hkv]
-        found = {(int(numbers[i]) // self.pool.config.page_size, head) for i, head in wrong.nonzero().tolist()}
-        return [Damage(layer, page, head, "backing") for page, head in sorted(found)]
+        last, rows, wrong = listed[0][1], upload(listed[0][1], torch.int64, pool.device), []
+        for layer, numbers in listed:  # seldom others than those of the layer before
+            if not np.array_equal(numbers, last):
+                last, rows = numbers, upload(numbers, torch.int64, pool.device)
+            wrong.append(host.damaged(layer, rows))  # [N, Hkv]
+        at = torch.cat(wrong).cpu().numpy()
+        layer_of = np.concatenate([np.full(len(numbers), layer) for layer, numbers in listed])
+        page_of = np.concatenate([numbers for _, numbers in listed]) // pool.config.page_size
+        item, head = at.nonzero()
+        found = set(zip(layer_of[item].tolist(), page_of[item].tolist(), head.tolist(), strict=True))
+        return [Damage(layer, page, head, "backing") for layer, page, head in sorted(found)]

@@ -129,7 +129,10 @@ class Seals:
 
     def check(self, layers: Iterable[int], pages: Iterable[int]) -> list[Damage]:
         """Damage of the pages among these that are sealed. Waits for the device."""
-        layer, page = _product(layers, pages)
+        return self.check_pairs(*_product(layers, pages))
+
+    def check_pairs(self, layer: Slots, page: Slots) -> list[Damage]:
+        """The same for the pairs (layer[i], page[i])."""
         known = self.valid[layer, page]
         found: list[Damage] = []
         for of, where, items in self._items(layer[known], page[known]):
