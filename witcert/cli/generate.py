@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -187,7 +186,6 @@ def generate(
         raise InputError(f"gate={gate!r} is none of block, head, off")
     text = sys.stdin.read() if prompt == "-" else prompt
 
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is first imported, which the next imports do
     import torch
 
     from witcert.gate import Gate

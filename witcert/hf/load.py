@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,28 @@ def _check_finite(model: Any) -> None:
             raise InputError(f"the model's weights are damaged: {name} holds NaN or infinity")
 
 
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """No progress bars of tqdm meanwhile, also where it was imported long ago (torch does) and reads no variable any more."""
+    from tqdm.std import tqdm
+
+    before = tqdm.__init__
+
+    def quiet(self: Any, *args: Any, **kwargs: Any) -> None:
+        before(self, *args, **{**kwargs, "disable": True})
+
+    tqdm.__init__ = quiet
+    try:
+        yield
+    finally:
+        tqdm.__init__ = before
+
+
 def load_model(spec: str | None = None, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedModel:
     """Load ``spec``: None or "smollm2-135m-instruct" (the wheel's GGUF), a directory, a .gguf file, or a hub id.
 
     Raises MissingExtraError, InputError (unreadable or damaged) or UnsupportedModelError (see geometry.describe).
     """
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is first imported
     tf = _transformers()
     tf.utils.logging.set_verbosity_error()
     tf.utils.logging.disable_progress_bar()
@@ -105,7 +122,8 @@ def load_model(spec: str | None = None, *, dtype: torch.dtype = torch.float32, d
                 f"{name} is an encoder-decoder ({config.model_type}); WitCert meters decoder-only models"
             )
         tokenizer = tf.AutoTokenizer.from_pretrained(where, **kwargs)
-        model = tf.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **kwargs)
+        with _no_bars():
+            model = tf.AutoModelForCausalLM.from_pretrained(where, dtype=dtype, **kwargs)
     except WitCertError:
         raise
     except Exception as e:
