@@ -14,9 +14,9 @@ def test_no_bars_while_loading_and_as_before_afterwards(capsys: pytest.CaptureFi
         with _no_bars():
             assert list(tqdm(range(3), desc="quiet")) == [0, 1, 2]
             assert list(auto(range(3), desc="quiet")) == [0, 1, 2]
-            raise OSError
+            raise OSError("disk")
 
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="disk"):
         failing()
     assert capsys.readouterr().err == ""
     list(tqdm(range(3), desc="heard"))
