@@ -6,18 +6,15 @@ with ``tl.join``, which puts them side by side; this compiles for a Hopper GPU a
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
+from tests.kernels.lowering import output_of
+
 SCRIPT = """
 import sys
-from triton import compile
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from tests.kernels.lowering import build
 from witcert.kernels.decode.stage1 import stage1_kernel as kernel
 
 tile, warps, stages, values = map(int, sys.argv[1:])
@@ -27,33 +24,18 @@ constants = dict(HKV=4, G=7, GP=8, D=128, T=tile, PAGE=16, PACKED=True, DITHER_K
 pointers = dict(q_ptr="fp16", k_ptr="i8", ks_ptr="i64", v_ptr="i32" if values else "i16", vs_ptr="i64", w_ptr="fp16",
                 ko_ptr="fp16", outlier_ptr="i32", epoch_ptr="i32", page_ptr="i32", len_ptr="i32", part_ptr="u8", out_ptr="fp32",
                 stat_ptr="fp32")
-integers = ("page_stride", "splits", "window", "key0", "key1", "layer")
-signature, attributes = {}, {}
-for i, name in enumerate(kernel.arg_names):
-    if name in constants:
-        signature[name] = "constexpr"
-    elif name in pointers:
-        signature[name] = "*" + pointers[name]
-        attributes[(i,)] = [["tt.divisibility", 16]]
-    else:
-        signature[name] = "i32" if name in integers else "fp32"
-source = ASTSource(kernel, signature, constants, attributes)
-options = dict(num_warps=warps, num_stages=stages, enable_fp_fusion=False)
-print(compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ttgir"])
+floats = set(kernel.arg_names) - set(pointers) - {"page_stride", "splits", "window", "key0", "key1", "layer"}
+made = build(kernel, constants, pointers, floats=floats, num_warps=warps, num_stages=stages, enable_fp_fusion=False)
+print(made.asm["ttgir"])
 """
 
 
 @pytest.mark.parametrize(("tile", "warps", "stages", "values"), [(32, 1, 5, 1), (64, 4, 2, 0)])
 def test_four_bytes_of_a_word_stay_together(tile: int, warps: int, stages: int, values: int) -> None:
-    pytest.importorskip("triton.backends.nvidia")
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *map(str, (tile, warps, stages, values))],
-        env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
-    layouts = dict(re.findall(r"^(#\w+) = (.*)$", run.stdout, re.MULTILINE))
+    out = output_of(SCRIPT, tile, warps, stages, values)
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", out, re.MULTILINE))
     found = 0
-    for line in run.stdout.splitlines():
+    for line in out.splitlines():
         if "elementwise_inline_asm" not in line or "packed_element = 4" not in line:
             continue
         found += 1

@@ -8,22 +8,19 @@ fused, and the matrix products of the output path must be the same ones whicheve
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests.kernels.lowering import output_of
+
 SCRIPT = """
 import json, re, sys
-from triton import compile
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from tests.kernels.lowering import build
 from witcert.kernels.extend.kernel import extend_kernel as kernel
 from witcert.kernels.extend.launch import _tile
 
-def build(kind, d, group, rows, meter, options, half="fp16", bands=16, heads=2, part=-1, own=True):
+def compiled(kind, d, group, rows, meter, options, half="fp16", bands=16, heads=2, part=-1, own=True):
     packed, out = kind != "exact", 2 * int(kind.partition("m")[2] or 0) if kind != "exact" else 0
     rounds = 7 if kind.startswith("dither") else 0
     m, n, warps = _tile(d, rows, packed, heads)
@@ -37,25 +34,15 @@ def build(kind, d, group, rows, meter, options, half="fp16", bands=16, heads=2, 
     pointers |= {name: "fp32" for name in ("sink_ptr", "lse_ptr", "log_a_ptr", "c_ptr", "meter_ptr")}
     pointers |= {"part_ptr": "u8"}
     integers = ("chunk", "cells", "page_stride", "window", "key_low", "key_high", "layer")
-    signature, attributes = {}, {}
-    for i, name in enumerate(kernel.arg_names):
-        if name in constants:
-            signature[name] = "constexpr"
-        elif name in pointers:
-            signature[name] = "*" + pointers[name]
-            attributes[(i,)] = [["tt.divisibility", 16]]
-        else:
-            signature[name] = "i32" if name in integers else "fp32"
-    source = ASTSource(kernel, signature, constants, attributes)
-    options = dict(num_warps=warps, num_stages=1, enable_fp_fusion=False)
-    made = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    floats = set(kernel.arg_names) - set(pointers) - set(integers)
+    made = build(kernel, constants, pointers, floats=floats, num_warps=warps, num_stages=1, enable_fp_fusion=False)
     ptx = made.asm["ptx"]
     flushing = re.findall(r"\\b\\S*\\.ftz\\S*", ptx)
     products = sorted(re.findall(r"(?:mma\\.sync|wgmma\\.mma_async)\\S*", ptx))
     return dict(shared=made.metadata.shared, products=products, fused=len(re.findall(r"\\bfma\\.rn\\.f32", ptx)),
                 logarithm=flushing.count("fma.rn.ftz.f32"), flushing=sorted(set(flushing)))
 
-print(json.dumps([build(*arguments) for arguments in json.loads(sys.argv[1])]))
+print(json.dumps([compiled(*arguments) for arguments in json.loads(sys.argv[1])]))
 """
 
 SHARED = 232448
@@ -65,13 +52,7 @@ FLUSHING = ["cvt.rpi.ftz.f32.f32", "ex2.approx.ftz.f32", "fma.rn.ftz.f32", "sqrt
 
 
 def compiled(*arguments: list[Any]) -> list[dict[str, Any]]:
-    pytest.importorskip("triton.backends.nvidia")
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(arguments)],
-        env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-3000:]
-    found: list[dict[str, Any]] = json.loads(run.stdout.splitlines()[-1])
+    found: list[dict[str, Any]] = json.loads(output_of(SCRIPT, json.dumps(arguments)).splitlines()[-1])
     for one in found:
         assert 0 < one["shared"] <= SHARED
         assert set(one["flushing"]) <= set(FLUSHING), one["flushing"]
