@@ -90,6 +90,9 @@ def cached(
     if part is not None:
         column = (position // table.page_size).clamp_max(table.pages.shape[1] - 1)
         seen = seen & (part.parts.gather(2, column[:, None].expand(-1, store.kv_heads, -1)) == part.index)
+        some = seen.any(1).any(0).nonzero()[:, 0]  # columns in which some row has a token of this part
+        some = some if len(some) else torch.zeros(1, dtype=torch.long)
+        position, seen = position[:, some], seen[:, :, some]
     slots = _slots(table, position, seen.any(1), store.slots).flatten()
 
     def rows(x: Tensor) -> Tensor:
