@@ -13,6 +13,7 @@ from tests.store.common import DEVICE, Filled, filled
 from witcert.budget import Budget
 from witcert.errors import CorruptionError, InputError
 from witcert.gate import Attended, Gate, GatedPool
+from witcert.gate.choose import deciding
 from witcert.guarantees import Proved
 from witcert.kernels.decode.launch import Meter
 from witcert.kernels.decode.reference import served_keys
@@ -103,9 +104,9 @@ def test_repairs_reach_tau_and_never_understate(name: str, mode: str) -> None:
         assert done.fired is not None
         assert done.fired[0, 0]
         assert not done.fired[:, 1].any()
-        value = torch.as_tensor(pool._deciding(done.output.readings).meter.value)
+        value = torch.as_tensor(deciding(done.output.readings, pool.gate).meter.value)
         assert (value <= 0.1).all()
-        before = torch.as_tensor(pool._deciding(done.before).meter.value)
+        before = torch.as_tensor(deciding(done.before, pool.gate).meter.value)
         assert (before[0, :2] > 0.1).any()
         check(got, pool, seqs, q, layer, done, scale=scale)
         assert done.pages > 0
@@ -152,7 +153,7 @@ def test_caps_sinks_and_windows(name: str, how: dict[str, Any]) -> None:
     done = pool.attend(1, q, seqs, scale=0.125, meter=meter_of(pool, METERS[name]), **options)
     assert done.fired is not None
     assert done.fired.any()
-    assert (torch.as_tensor(pool._deciding(done.output.readings).meter.value) <= 0.1).all()
+    assert (torch.as_tensor(deciding(done.output.readings, pool.gate).meter.value) <= 0.1).all()
     check(got, pool, seqs, q, 1, done, scale=0.125, **how)
 
 
@@ -248,9 +249,9 @@ def test_the_weaker_guarantee_decides_only_when_asked() -> None:
     pool, _, seqs = gated("dither", Gate(tau=0.1, guarantee="proved-nonadaptive"))
     q = (torch.randn(3, 4, 64, device=DEVICE) * 4).to(torch.float16)
     done = pool.attend(0, q, seqs, scale=0.125, meter=meter_of(pool, "tierB"))
-    deciding = pool._deciding(done.before).meter
-    assert not isinstance(deciding, Proved)
-    assert isinstance(GatedPool(pool.pool, Gate())._deciding(done.before).meter, Proved)
+    meter = deciding(done.before, pool.gate).meter
+    assert not isinstance(meter, Proved)
+    assert isinstance(deciding(done.before, Gate()).meter, Proved)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,7 @@ def test_through_the_kernels(name: str) -> None:
     done = pool.attend(0, q, seqs, scale=0.125, meter=meter_of(pool, METERS[name]))
     assert done.fired is not None
     assert done.fired.any()
-    assert (torch.as_tensor(pool._deciding(done.output.readings).meter.value) <= 0.1).all()
+    assert (torch.as_tensor(deciding(done.output.readings, pool.gate).meter.value) <= 0.1).all()
     check(got, pool, seqs, q, 0, done, scale=0.125)
     tv, out = truth(got, pool, seqs[0], 0, q[0], 0.125)
     assert (tv < 0.1).all()

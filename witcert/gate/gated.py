@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from witcert.errors import InputError
+from witcert.gate.choose import Choice, Flags, How, Items, deciding
 from witcert.gate.config import Gate
 from witcert.gate.ledger import Ledger
-from witcert.gate.predict import BlockSums, plan
 from witcert.gate.repairs import Repairs
 from witcert.gate.replay import Replays
 from witcert.guarantees import Proved
@@ -33,29 +32,7 @@ from witcert.store.tables import upload
 
 __all__ = ["Attended", "GatedPool"]
 
-MAX_BLOCKS = 1024
-BUCKET = 16
-"""Blocks are read in multiples of so many, so that a growing sequence seldom needs another graph."""
-_NONE = np.empty(0, np.int64)
 T = TypeVar("T")
-Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-
-
-class _Items(NamedTuple):
-    """Pages to make exact: row of the batch, page and KV head of each."""
-
-    row: Slots
-    page: Slots
-    head: Slots
-
-
-@dataclass(frozen=True, eq=False)
-class _How:
-    scale: float
-    meter: Meter | None
-    window: int | None
-    softcap: float | None
-    sinks: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +66,16 @@ class Attended:
         return replace(self, output=output, before=before)
 
 
+@dataclass(frozen=True, eq=False)
+class Done:
+    """What was repaired for one call: KV heads that fired, bool [batch, Hkv]; pages and bytes of each row; pages refused."""
+
+    fired: Flags
+    pages: Slots
+    bytes: Slots
+    refused: int
+
+
 def _kept(output: DecodeOutput) -> DecodeOutput:
     """The output outside the memory of the graphs, in which the next one may overwrite it; its meters and C lie elsewhere."""
     if not output.out.is_cuda:
@@ -106,6 +93,7 @@ class GatedPool:
     def __init__(self, pool: CachePool, gate: Gate, ledger: Ledger | None = None) -> None:
         self.pool, self.gate, self.ledger = pool, gate, ledger or Ledger()
         self.repairs = None if gate.mode == "off" else Repairs(pool)
+        self.choice = None if self.repairs is None else Choice(pool, gate, self.repairs)
         self.replays = Replays()
         self._own: dict[tuple[Any, ...], ReadingBuffers] = {}
         self._made: set[tuple[int, int]] = set()
@@ -120,7 +108,7 @@ class GatedPool:
             self.repairs.after_write(layer, k, v, slots)
 
     def _decode(
-        self, layer: int, q: Tensor, table: PageTable, how: _How, into: ReadingBuffers | None = None
+        self, layer: int, q: Tensor, table: PageTable, how: How, into: ReadingBuffers | None = None
     ) -> DecodeOutput:
         """The whole cell, from one store or from two."""
         side = None if self.repairs is None else self.repairs.side_table(layer, table)
@@ -151,21 +139,11 @@ class GatedPool:
         exact = DecodeOutput(exact.out.view(batch, heads, d), exact.lse.view(batch, heads), shaped)
         return ops.merge(self.pool, first, exact, tokens=max(1, table.max_tokens), into=into)
 
-    def _deciding(self, readings: tuple[Reading, ...]) -> Reading:
-        """The reading that the gate looks at; a proved one will do where no weaker one was asked for."""
-        for r in readings:
-            if isinstance(r.meter, self.gate.label):
-                return r
-        for r in readings:
-            if isinstance(r.meter, Proved):
-                return r
-        raise InputError(f"no reading is {self.gate.guarantee}; the meter of the pool cannot decide this gate")
+    def above(self, readings: tuple[Reading, ...]) -> Tensor:
+        """Cells that the deciding reading puts above tau, or NaN: bool [batch, Hq] ([batch, C, Hq] of a chunk)."""
+        return ~(torch.as_tensor(deciding(readings, self.gate).meter.value) <= self._most)
 
-    def _above(self, output: DecodeOutput) -> Tensor:
-        """Cells above tau or NaN, bool [batch, Hq]."""
-        return ~(torch.as_tensor(self._deciding(output.readings).meter.value) <= self._most)
-
-    def _any(self, above: Flags) -> Flags:
+    def any_of_group(self, above: Flags) -> Flags:
         """KV heads any of whose query heads is above tau, [batch, Hkv]."""
         return np.asarray(above.reshape(len(above), self.pool.config.kv_heads, -1).any(-1))
 
@@ -185,13 +163,13 @@ class GatedPool:
         """
         if self._at is None or self._at[0] is not slots or self._at[1] != seqs:  # once for all layers of a step
             self._at = slots, seqs, self.pool.table(seqs)
-        table, how = self._at[2], _How(scale, meter, window, softcap, sinks)
+        table, how = self._at[2], How(scale, meter, window, softcap, sinks)
         gated = self.repairs is not None and meter is not None
 
         def body(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor | None]:
             self.write(layer, k, v, rest[-1])
             output = self._decode(layer, q, table, replace(how, sinks=rest[0] if len(rest) == 2 else None), into)
-            return output, self._above(output) if gated else None
+            return output, self.above(output.readings) if gated else None
 
         self._begin(table)
         into = into or self._buffers(("step", layer), q, meter)
@@ -226,15 +204,18 @@ class GatedPool:
             self._own[key] = ReadingBuffers(*(torch.empty(shape, device=q.device) for _ in range(2)))
         return self._own[key]
 
-    def _key(self, layer: int, how: _How) -> tuple[Any, ...]:
+    def _key(self, layer: int, how: How) -> tuple[Any, ...]:
         """What decides which launches a read makes."""
         beside = self.repairs is not None and self.repairs.counts[layer] > 0
         return layer, beside, how.scale, how.meter, how.window, how.softcap, how.sinks is None
 
     def _replayed(
-        self, name: str, layer: int, how: _How, given: tuple[Tensor, ...], body: Callable[..., T], version: tuple[Any, ...] = ()
-    ) -> T:
+        self, name: str, layer: int | None, how: How, given: tuple[Tensor, ...], body: Callable[..., T],
+        version: tuple[Any, ...] = (),
+    ) -> T:  # fmt: skip
         """A read of one layer, by a graph; the first of all layers compiles what the others then launch."""
+        if layer is None:
+            return self.replays.run((name,), given, body, version=version)
         key = self._key(layer, how)
         return self.replays.run((name, *key), given, body, version=version, kind=(name, *key[1:], *version))
 
@@ -247,34 +228,62 @@ class GatedPool:
         With the gate on, one small result is waited for in each call; nothing else is, unless a head fires. Raises
         CorruptionError if a repair finds the backing store damaged: nothing is repaired from it and no output is returned.
         """
-        table, how = self.pool.table(seqs), _How(scale, meter, window, softcap, sinks)
+        table, how = self.pool.table(seqs), How(scale, meter, window, softcap, sinks)
         self._begin(table)
         output = self._decode(layer, q, table, how)
-        above = self._above(output) if self.repairs is not None and meter is not None else None
+        above = self.above(output.readings) if self.repairs is not None and meter is not None else None
         attended = self._settle(layer, q, seqs, table, how, output, above)
         return attended if attended.output is output or not q.is_cuda else attended.apart()
 
     def _settle(
-        self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: _How, output: DecodeOutput,
+        self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, how: How, output: DecodeOutput,
         above: Tensor | None,
     ) -> Attended:  # fmt: skip
         """What the gate makes of the first read; above: the cells above tau, None without a gate."""
         if self.repairs is None or above is None:
             return Attended(output, output.readings, None)
         first = now = above.cpu().numpy()  # the device is waited for here, and once for each repair
-        fired = left = self._any(first)
+        fired = self.any_of_group(first)
         if not fired.any():
             for seq in seqs:
                 self.ledger.of(seq).add(cells=first.shape[1], certified=first.shape[1])
             return Attended(output, output.readings, torch.from_numpy(fired))
         output = _kept(output)
         before = output.readings
+
+        def planned(left: Flags) -> Items:
+            assert self.choice is not None
+            return self.choice.planned(layer, q, seqs, table, left, output.lse, how, self._replayed)
+
+        def again(left: Flags) -> Flags:
+            nonlocal output, now
+            output, above = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
+            now = above.cpu().numpy()
+            return self.any_of_group(now)
+
+        done = self.repaired(layer, fired, seqs, None, again, None if how.window is not None else planned)
+        self._book(seqs, ~first, ~now, done)
+        moved = int(done.pages.sum()), int(done.bytes.sum())
+        return Attended(output, before, torch.from_numpy(done.fired), *moved, done.refused)
+
+    def repaired(
+        self, layer: int, fired: Flags, seqs: Sequence[int], tokens: Sequence[int] | None, again: Callable[[Flags], Flags],
+        planned: Callable[[Flags], Items] | None,
+    ) -> Done:  # fmt: skip
+        """Repair until no KV head fires, or nothing is left to repair.
+
+        fired : bool [batch, Hkv]. tokens : of each row, those that may be repaired (None: all). planned : pages for the heads
+        that fire, by prediction (None: whole heads at once). again : reads anew after pages became exact; which heads fire.
+        """
+        assert self.repairs is not None
+        assert self.choice is not None
         pages, moved, refused = np.zeros(len(seqs), np.int64), np.zeros(len(seqs), np.int64), 0
+        left = fired
         for attempt in range(self.gate.rounds + 1):
             if not left.any():
                 break
-            whole = self.gate.mode == "head" or attempt == self.gate.rounds or how.window is not None
-            items = self._whole(seqs, left) if whole else self._planned(layer, q, seqs, table, left, output.lse, how)
+            whole = self.gate.mode == "head" or attempt == self.gate.rounds or planned is None
+            items = self.choice.whole(seqs, left, tokens) if whole or planned is None else planned(left)
             size, unable = self.repairs.repair(layer, items.page, items.head)
             done, refused = size > 0, refused + unable
             np.add.at(pages, items.row[done], 1)
@@ -282,15 +291,12 @@ class GatedPool:
             if whole and not done.any():
                 break
             if done.any():
-                output, above = self._again(layer, q, table, left.any(1).nonzero()[0], output, how)
-                now = above.cpu().numpy()
-                left = self._any(now)  # a read of two parts is a little looser: another head may be above tau now
+                left = again(left)  # a read of two parts is a little looser: another head may be above tau now
                 fired = fired | left
-        self._book(seqs, ~first, ~now, fired, pages, moved)
-        return Attended(output, before, torch.from_numpy(fired), int(pages.sum()), int(moved.sum()), refused)
+        return Done(fired, pages, moved, refused)
 
     def _again(
-        self, layer: int, q: Tensor, table: PageTable, rows: Slots, output: DecodeOutput, how: _How
+        self, layer: int, q: Tensor, table: PageTable, rows: Slots, output: DecodeOutput, how: How
     ) -> tuple[DecodeOutput, Tensor]:
         """The output with the given rows read anew, and the cells above tau; on a GPU all rows are, by a graph."""
         if q.is_cuda or len(rows) == len(q):
@@ -298,7 +304,7 @@ class GatedPool:
 
             def body(q: Tensor, *rest: Tensor) -> tuple[DecodeOutput, Tensor]:
                 new = self._decode(layer, q, table, replace(how, sinks=rest[0] if rest else None), into)
-                return new, self._above(new)
+                return new, self.above(new.readings)
 
             given = (q,) if how.sinks is None else (q, how.sinks)
             new, above = self._replayed("again", layer, how, given, body)
@@ -315,83 +321,11 @@ class GatedPool:
             label = type(r.meter)(put(old.meter.value, r.meter.value), r.meter.theorem, r.meter.delta)
             readings.append(Reading(label, put(old.log_a, r.log_a), put(old.c_max, r.c_max)))
         new = DecodeOutput(put(output.out, new.out), put(output.lse, new.lse), tuple(readings))
-        return new, self._above(new)
+        return new, self.above(new.readings)
 
-    def _whole(self, seqs: Sequence[int], fired: Flags) -> _Items:
-        """Every page of the KV heads that fired."""
-        row, head = fired.nonzero()
-        owned = [np.asarray(self.pool.allocator.pages_of(seqs[b]), np.int64) for b in row.tolist()]
-        counts = [len(pages) for pages in owned]
-        return _Items(np.repeat(row, counts), np.concatenate(owned), np.repeat(head, counts))
-
-    def _sums(
-        self, layer: int, table: PageTable, count: int, per: int, how: _How, q: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """LSE, log A and C of each block of pages, [3, batch, count, Hq]; which blocks there are, bool [batch, count]; what a
-        repair leaves of C, float64 [batch, Hq].
-
-        Each of the first ``count`` blocks of ``per`` pages is read as a sequence of its own, all in one call.
-        """
-        assert self.repairs is not None
-        batch, size = len(q), self.pool.config.page_size
-        pages = table.pages[:, : count * per]
-        if pages.shape[1] < count * per:
-            pages = torch.nn.functional.pad(pages, (0, count * per - pages.shape[1]))
-        start = torch.arange(count, dtype=torch.int32, device=q.device) * (per * size)
-        rest = table.seq_lens[:, None] - start  # [batch, count]
-        lens = rest.clamp(0, per * size).flatten()
-        short = PageTable(pages.reshape(batch * count, per).contiguous(), lens, size)
-        side = self.repairs.side_table(layer, short)
-        got = ops.decode(
-            self.pool, layer, q.repeat_interleave(count, 0), short, scale=how.scale, meter=how.meter, softcap=how.softcap,
-            part=None if side is None else PagePart(side[0], 0),
-        )  # fmt: skip
-        reading = self._deciding(got.readings)
-        found = torch.stack((got.lse, reading.log_a, reading.c_max)).view(3, batch, count, -1)
-        left = self.repairs.residual(layer, torch.linalg.vector_norm(q.double(), dim=-1), how.scale)
-        return found, rest > 0, left
-
-    def _chosen(self, found: Tensor, there: Tensor, left: Tensor, lse: Tensor) -> Tensor:
-        """The blocks that bring each KV head to tau, by prediction from :meth:`_sums`: bool [batch, Hkv, count].
-
-        LSE, A and C of a block are its mass, its ``up`` and its largest c; lse [batch, Hq] is that of the whole cell.
-        """
-        batch, hkv = len(lse), self.pool.config.kv_heads
-        # [batch, Hkv, G, count] and [batch, Hkv, G]
-        block_lse, log_a, c_max = found.double().view(3, batch, -1, hkv, lse.shape[1] // hkv).permute(0, 1, 3, 4, 2)
-        whole, left = (x.double().view(batch, hkv, -1) for x in (lse, left))
-        inside = there[:, None, None, :]
-        mass = torch.where(inside, (block_lse - whole[..., None]).exp(), 0.0)
-        up = torch.where(mass == 0, 0.0, mass * log_a.exp())
-        down = torch.where(mass > 0, mass * mass / up, 0.0).nan_to_num(nan=0.0)
-        other = (1.0 - mass.sum(-1)).clamp(min=0.0)  # exact already, or a sink
-        blocks = BlockSums(mass, up, down, torch.where(inside, c_max, -torch.inf), other, other * left.exp(), left)
-        return plan(blocks, self.gate.tau, left).blocks & there[:, None]
-
-    def _planned(
-        self, layer: int, q: Tensor, seqs: Sequence[int], table: PageTable, fired: Flags, lse: Tensor, how: _How
-    ) -> _Items:
-        """The pages that bring the KV heads that fired to tau, by prediction from sums over blocks of pages."""
-        size = self.pool.config.page_size
-        owned = [np.asarray(self.pool.allocator.pages_of(s), np.int64) for s in seqs]
-        longest = max(len(pages) for pages in owned)
-        per = max(1, 16 // size, -(-longest // MAX_BLOCKS))  # pages of a block
-        most = -(-longest // per)
-        count = min(-(-most // BUCKET) * BUCKET, -(-table.pages.shape[1] // per))
-
-        def body(q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return self._sums(layer, table, count, per, how, q)
-
-        sums = self._replayed("blocks", layer, how, (q,), body, (count, per))
-        chosen = self.replays.run(("plan",), (*sums, lse), self._chosen).cpu().numpy()  # one graph for all layers
-        row, head, block = (chosen & fired[..., None]).nonzero()
-        pages = [owned[b][j * per : (j + 1) * per] for b, j in zip(row.tolist(), block.tolist(), strict=True)]
-        counts = [len(x) for x in pages]
-        return _Items(np.repeat(row, counts), np.concatenate([*pages, _NONE]), np.repeat(head, counts))
-
-    def _book(self, seqs: Sequence[int], was: Flags, now: Flags, fired: Flags, pages: Slots, moved: Slots) -> None:
+    def _book(self, seqs: Sequence[int], was: Flags, now: Flags, done: Done) -> None:
         """Enter the call into the ledger. was, now : cells [batch, Hq] within tau before and after repair."""
-        columns = (was & now).sum(1), (~was & now).sum(1), fired.sum(1), pages, moved
+        columns = (was & now).sum(1), (~was & now).sum(1), done.fired.sum(1), done.pages, done.bytes
         for seq, *row in zip(seqs, *(x.tolist() for x in columns), strict=True):
             certified, repaired, fires, paged, size = row
             self.ledger.of(seq).add(
