@@ -10,7 +10,9 @@ from torch import Tensor
 
 from tests.gate.test_gated import METERS, append, gated, meter_of
 from tests.store.common import DEVICE, Filled
+from witcert.errors import CorruptionError
 from witcert.gate import Gate, GatedPool, chunk
+from witcert.gate.choose import deciding
 from witcert.kernels.decode.reference import served_keys, served_values
 from witcert.kernels.extend import ExtendOutput
 from witcert.store import ops
@@ -131,3 +133,102 @@ def test_repaired_pages_are_read_exactly(name: str) -> None:
         assert type(old.meter) is type(r.meter)
         assert r.meter.theorem == f"{old.meter.theorem} + lse_merge"
         assert r.meter.delta == old.meter.delta
+
+
+COUNTED = [n if past else 0 for n, past in zip(LENS, PREFIX, strict=True)]
+
+
+def attended(pool: GatedPool, seqs: list[int], new: Any, where: Any, **how: Any) -> chunk.ChunkAttended:
+    return chunk.attend(pool, 0, *new, *where, seqs=seqs, prefix=PREFIX, queries=COUNTED, scale=SCALE, **how)
+
+
+@pytest.mark.parametrize("kernels", [False, True] if DEVICE == "cpu" else [True])
+@pytest.mark.parametrize("mode", ["block", "head"])
+@pytest.mark.parametrize("name", list(METERS))
+def test_what_a_chunk_reads_is_brought_to_tau(name: str, mode: Any, kernels: bool) -> None:
+    """4 formats, by block and by head; ragged chunks, one empty and one without prefix: every counted cell ends at most tau."""
+    pool, got, seqs = gated(name, Gate(tau=0.1, mode=mode, chunk=6), PREFIX)
+    got.pool.kernels = kernels
+    meter = meter_of(pool, METERS[name])
+    new, where = chunk_of(got, pool, seqs)
+    new[0][:, :, 2:] *= 2.0**-6  # the second KV head seldom fires
+    done = attended(pool, seqs, new, where, meter=meter)
+    assert done.fired is not None
+    assert bool(done.fired[0, 0])
+    assert not bool(done.fired[1:3].any())  # no query, or none that sees a stored prefix
+    assert done.pages > 0
+    assert done.bytes > 0
+    assert done.refused == 0
+    before, after = (torch.as_tensor(deciding(x, pool.gate).meter.value) for x in (done.before, done.output.readings))
+    for b, n in enumerate(COUNTED):
+        assert bool((after[b, :n] <= pool._most).all())
+    assert float(before[0].max()) > 0.1
+    assert check(got, pool, seqs, new, done.output, {}) > 1e-3
+    book = pool.ledger.summary()
+    was, now = ([x[b, :n] <= pool._most for b, n in enumerate(COUNTED)] for x in (before, after))
+    assert book["cells"] == 4 * sum(COUNTED)
+    assert book["certified"] == sum(int((x & y).sum()) for x, y in zip(was, now, strict=True))
+    assert book["repaired"] == book["cells"] - book["certified"] > 0
+    assert (book["pages"], book["bytes"], book["fired"]) == (done.pages, done.bytes, int(done.fired.sum()))
+    # what was repaired stays exact: nothing fires again, and the chunk's own pages were not paged in
+    again = attended(pool, seqs, new, where, meter=meter)
+    assert (again.pages, again.bytes) == (0, 0)
+    assert torch.equal(again.output.out, done.output.out)
+    held = {p for seq, past in zip(seqs, PREFIX, strict=True) for p in got.pool.pages(seq)[: -(-past // 16)]}
+    assert set((got.pool.exact_pages[0] >= 0).any(-1).nonzero()[0].tolist()) <= held
+
+
+def test_blocks_of_a_chunk_move_less_than_heads() -> None:
+    moved = {}
+    for mode in ("block", "head"):
+        torch.manual_seed(5)
+        pool, got, seqs = gated("int8", Gate(tau=0.12, mode=mode, chunk=6), PREFIX)  # type: ignore[arg-type]
+        new, where = chunk_of(got, pool, seqs)
+        moved[mode] = attended(pool, seqs, new, where, meter=meter_of(pool, "half")).bytes
+    assert 0 < moved["block"] < moved["head"]
+
+
+def test_a_window_is_repaired_by_whole_heads() -> None:
+    pool, got, seqs = gated("int8", Gate(tau=0.1, chunk=6), PREFIX)
+    new, where = chunk_of(got, pool, seqs)
+    done = attended(pool, seqs, new, where, meter=meter_of(pool, "half"), window=20, softcap=6.0)
+    assert done.fired is not None
+    heads = [(b, h) for b, h in done.fired.nonzero().tolist()]
+    assert done.pages == sum(-(-PREFIX[b] // 16) for b, _ in heads) > 0
+    check(got, pool, seqs, new, done.output, {"window": 20, "softcap": 6.0})
+
+
+@pytest.mark.parametrize("gate", [Gate(tau=0.1), Gate(tau=0.1, chunk=5), Gate(mode="off", chunk=6)])
+def test_longer_chunks_are_left_alone(gate: Gate) -> None:
+    """With the gate's limit below the longest chunk nothing is repaired, waited for or booked."""
+    pool, got, seqs = gated("int8", gate, PREFIX)
+    new, where = chunk_of(got, pool, seqs)
+    meter = meter_of(pool, "half")
+    done = attended(pool, seqs, new, where, meter=meter)
+    bare = chunk.extend(pool, 0, *new, *where, meter=meter, scale=SCALE)
+    assert done.fired is None
+    assert (done.pages, done.bytes, done.before) == (0, 0, done.output.readings)
+    assert torch.equal(done.output.out, bare.out)
+    assert pool.ledger.summary()["cells"] == 0
+    assert attended(pool, seqs, new, where).fired is None  # without a meter
+
+
+def test_a_damaged_backing_row_repairs_nothing() -> None:
+    pool, got, seqs = gated("int8", Gate(tau=0.1, mode="head", chunk=6), PREFIX)
+    new, where = chunk_of(got, pool, seqs)
+    assert got.pool.backing is not None
+    got.pool.backing[0].k.view(torch.int16)[got.pool.pages(seqs[0])[1] * 16 + 3, 0, 9] ^= 1
+    with pytest.raises(CorruptionError, match="backing store"):
+        attended(pool, seqs, new, where, meter=meter_of(pool, "half"))
+    assert not bool((got.pool.exact_pages >= 0).any())
+    assert pool.ledger.summary()["cells"] == 0
+
+
+def test_without_room_beside_cells_stay_above_and_are_counted() -> None:
+    pool, got, seqs = gated("int8", Gate(tau=0.01, chunk=6), PREFIX, side_pages=3)
+    new, where = chunk_of(got, pool, seqs)
+    done = attended(pool, seqs, new, where, meter=meter_of(pool, "half"))
+    assert done.refused > 0
+    assert done.pages == 3
+    assert pool.ledger.summary()["uncertified"] > 0
+    check(got, pool, seqs, new, done.output, {})

@@ -20,6 +20,8 @@ from witcert.guarantees import Proved, ProvedNonadaptive
         ({"mode": "page"}, r"mode='page'"),
         ({"guarantee": "measured"}, r"guarantee='measured'"),
         ({"rounds": -1}, r"rounds=-1"),
+        ({"chunk": -1}, r"chunk=-1"),
+        ({"chunk": True}, r"chunk=True"),
     ],
 )
 def test_refusals(bad: dict[str, object], message: str) -> None:

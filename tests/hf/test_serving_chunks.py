@@ -111,6 +111,50 @@ def test_every_meter_of_a_second_turn_bounds_the_truth(
     assert certified < 2 * 152 or name == "exact"
 
 
+TURNS = [("llama", "int8, band norms"), ("gemma2", "dither, Tier B"), ("gpt_oss", "int8, half-steps"),
+         ("mistral", "dither, Tier B")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name"), TURNS, ids=[f"{f}-{n}" for f, n in TURNS])
+@torch.no_grad()
+def test_a_second_turn_is_repaired(family: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Gate(chunk=8) the 7 tokens of a second turn end at most tau, each reading still above the truth; what was paged in
+    is in the report, the ledger and the telemetry. The 18 tokens of the prompt's first forward have no prefix, its 12 others
+    are more than 8: reported only."""
+    model, watch = build(family), Watch(monkeypatch)
+    prompt = ids(2, 30)
+    gate = Gate(tau=0.02, chunk=8)
+    telemetry = Telemetry(2, 4, tau=0.02)
+    with attach(model, **FORMATS[name], gate=gate, tokens=64, pages=16, side_pages=40, telemetry=telemetry) as a:
+        watch.attachment = a
+        first = model.generate(prompt, prefill_chunk_size=18, return_dict_in_generate=True, **STEPS)
+        (turn, *_), (long,) = a.report(), a.records[-1].chunks
+        told = turn.bytes
+        cache = cache_of(first)
+        longer = torch.cat([first.sequences, ids(2, 6, seed=9)], 1)
+        model.generate(longer, **{cache_name(model): cache}, **STEPS)
+        reports, chunks = a.report(), a.records[-1].chunks
+        traffic = a.ledger.summary()
+    snapshot = telemetry.snapshot()
+    telemetry.close()
+    assert not watch.violations
+    assert [c.tokens for c in chunks] == [(12, 12), (7, 7)]
+    assert int(torch.stack(long.repaired).sum()) == long.bytes == 0
+    proved = chunks[1]
+    assert proved.bytes > 0
+    assert proved.pages > 0
+    assert proved.refused == 0
+    assert bool((proved.certified[0] + proved.repaired[0] == 7 * 4).all())  # [L, batch], the proved reading
+    assert int(proved.repaired[0].sum()) > 0
+    assert float(torch.as_tensor(proved.worst[0].value).max()) <= 0.02
+    for row, r in enumerate(reports):
+        before = long.cells[row] - int(long.certified[0][:, row].sum())
+        assert r.chunk_certified + r.chunk_repaired == r.chunk_cells - before
+        assert r.bytes >= told + proved.bytes
+    assert traffic["bytes"] == reports[0].bytes  # of the whole batch
+    assert snapshot.pagein_bytes == traffic["bytes"]
+
+
 @torch.no_grad()
 def test_a_first_prompt_is_not_metered_and_pays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: Any, **__: Any) -> Any:

@@ -130,8 +130,9 @@ def _verdict(report: Any) -> str:
         parts.append(f"{report.refused} pages found no room in the side pool")
     if report.chunk_tokens:
         parts.append(
-            f"{report.chunk_tokens} tokens of {report.chunks} longer forwards: {report.chunk_certified} of "
-            f"{report.chunk_cells} cells at most τ, not repaired"
+            f"{report.chunk_tokens} tokens of {report.chunks} longer forwards: "
+            f"{report.chunk_certified + report.chunk_repaired} of {report.chunk_cells} cells at most τ, "
+            f"{report.chunk_repaired or 'none'} after repair"
         )
     if report.unmetered:
         parts.append(f"{report.unmetered} queries of the prompt were not metered")

@@ -1,14 +1,19 @@
 """Several new tokens over a gated pool: repaired pages of their prefixes are read exactly, and every cell is metered.
 
-What a chunk's queries read is reported, not repaired: a repair follows the queries of single steps.
+Up to ``Gate.chunk`` new tokens, what their queries put above tau is repaired before the layer goes on, as in a single step.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from witcert.gate.choose import Flags, How, Items, deciding, eager
 from witcert.gate.gated import GatedPool
 from witcert.kernels.decode import BandMeter, PagePart, Reading
 from witcert.kernels.decode.launch import Meter
@@ -16,7 +21,25 @@ from witcert.kernels.extend import ExtendOutput
 from witcert.kernels.formats import PageTable
 from witcert.store import ops
 
-__all__ = ["extend"]
+__all__ = ["ChunkAttended", "attend", "extend"]
+
+QUERIES = 8
+"""Queries of a sequence, those with the largest meters, for which pages are chosen at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkAttended:
+    """A chunk after the gate; fields as those of :class:`~witcert.gate.gated.Attended`, readings [batch, C, Hq].
+
+    fired is None where the gate did not look at it.
+    """
+
+    output: ExtendOutput
+    before: tuple[Reading, ...]
+    fired: Tensor | None = None
+    pages: int = 0
+    bytes: int = 0
+    refused: int = 0
 
 
 def _by_head(x: Tensor, kv_heads: int) -> Tensor:
@@ -78,3 +101,71 @@ def extend(
         part=PagePart(parts.flatten(0, 1)[:, None].contiguous(), 1), own=False, store=pool.side[layer],
     )  # fmt: skip
     return ops.merge(pool, first, _rows(exact, hkv), tokens=table.max_tokens)
+
+
+def attend(
+    gated: GatedPool, layer: int, q: Tensor, k: Tensor, v: Tensor, table: PageTable, lens: Tensor, *, seqs: Sequence[int],
+    prefix: Sequence[int], queries: Sequence[int], meter: Meter | None = None, scale: float, window: int | None = None,
+    softcap: float | None = None, sinks: Tensor | None = None,
+) -> ChunkAttended:  # fmt: skip
+    """:func:`extend`, and what the gate made of it.
+
+    seqs : the pool's sequence of each row; prefix : tokens of it before the chunk; queries : how many of the first queries of
+    each row count (those that see a stored prefix). The device is waited for only where the gate looks at the chunk.
+    Raises CorruptionError if a repair finds the backing store damaged.
+    """
+    how = How(scale, meter, window, softcap, sinks)
+
+    def read() -> ExtendOutput:
+        return extend(
+            gated, layer, q, k, v, table, lens, meter=meter, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+
+    output = read()
+    before, most = output.readings, max(queries, default=0)
+    if gated.choice is None or meter is None or not 0 < most <= gated.gate.chunk:
+        return ChunkAttended(output, before)
+    choice, count = gated.choice, min(QUERIES, most)
+    counted = torch.tensor(queries, device=q.device)
+    there = torch.arange(q.shape[1], device=q.device) < counted[:, None]  # [batch, C]
+
+    def above() -> Flags:
+        return np.asarray((gated.above(output.readings) & there[..., None]).cpu().numpy())
+
+    def heads(cells: Flags) -> Flags:
+        """KV heads that fire, [batch, Hkv]: any query, any query head of the group."""
+        return gated.any_of_group(np.asarray(cells.any(1)))
+
+    first = now = above()
+    fired = heads(first)
+
+    def planned(left: Flags) -> Items:
+        # the queries with the largest meters, each as a row of its own; a row with fewer lists its worst one again
+        value = torch.as_tensor(deciding(output.readings, gated.gate).meter.value).nan_to_num(nan=1.0).amax(-1)
+        worst, at = torch.where(there, value, -1.0).topk(count, 1)  # [batch, count]
+        at = torch.where(worst < 0, at[:, :1], at).flatten()
+        row = torch.arange(len(q), device=q.device).repeat_interleave(count)
+        rows = PageTable(table.pages[row].contiguous(), table.seq_lens[row].contiguous(), table.page_size)
+        every = [s for s in seqs for _ in range(count)]
+        items = choice.planned(
+            layer, q[row, at].contiguous(), every, rows, np.repeat(left, count, 0), output.lse[row, at], how, eager
+        )
+        return Items(items.row // count, items.page, items.head)
+
+    def again(_: Flags) -> Flags:
+        nonlocal output, now
+        output = read()
+        now = above()
+        return heads(now)
+
+    done = gated.repaired(layer, fired, seqs, prefix, again, None if window is not None else planned)
+    for b, seq in enumerate(seqs):
+        if queries[b]:
+            cells = queries[b] * q.shape[2]
+            within, kept = cells - int(now[b].sum()), cells - int((first[b] | now[b]).sum())
+            gated.ledger.of(seq).add(
+                cells=cells, certified=kept, repaired=within - kept, fired=int(done.fired[b].sum()),
+                pages=int(done.pages[b]), moved=int(done.bytes[b]),
+            )  # fmt: skip
+    moved: dict[str, Any] = {"pages": int(done.pages.sum()), "bytes": int(done.bytes.sum()), "refused": done.refused}
+    return ChunkAttended(output, before, torch.from_numpy(done.fired), **moved)

@@ -26,6 +26,9 @@ class Gate:
     guarantee : which reading decides. In free-running generation queries depend on earlier dithers, so that only "proved"
         says something about them; "proved-nonadaptive" is for queries of a given text.
     rounds : block repairs of one step before the whole KV head is paged in.
+    chunk : most new tokens of a sequence, in a forward of several over a stored prefix, for which is repaired too (a turn of a
+        chat). Of longer forwards, and of all with 0, what is above tau is reported, not repaired: among thousands of queries
+        some nearly always are.
 
     A KV head is repaired when any of its query heads is above tau (any-of-G); NaN is above every tau.
     """
@@ -34,6 +37,7 @@ class Gate:
     mode: Literal["block", "head", "off"] = "block"
     guarantee: Literal["proved", "proved-nonadaptive"] = "proved"
     rounds: int = 2
+    chunk: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.tau, bool) or not (math.isfinite(self.tau) and 0.0 < self.tau <= 1.0):
@@ -44,6 +48,8 @@ class Gate:
             raise InputError(f"guarantee={self.guarantee!r} is neither 'proved' nor 'proved-nonadaptive'")
         if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or not 0 <= self.rounds <= 16:
             raise InputError(f"rounds={self.rounds!r} is not a whole number in 0..16")
+        if isinstance(self.chunk, bool) or not isinstance(self.chunk, int) or not 0 <= self.chunk <= 2**20:
+            raise InputError(f"chunk={self.chunk!r} is not a whole number in 0..2^20")
 
     @property
     def label(self) -> type[Labelled]:

@@ -34,7 +34,8 @@ def attach(
     """Run a transformers model on a certified cache: ``model.generate`` and plain forwards, metered and gated.
 
     Single-token steps are decoded with the meter and the gate. Forwards of several tokens run through extend, exact among
-    themselves; what they read of a stored prefix is metered and reported, with repaired pages read exactly, but not repaired.
+    themselves; what they read of a stored prefix is metered and reported, with repaired pages read exactly, and repaired for
+    forwards of up to ``Gate.chunk`` new tokens (default: none).
 
     Parameters
     ----------

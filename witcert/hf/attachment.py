@@ -18,7 +18,7 @@ from witcert.gate import Gate, Ledger, chunk
 from witcert.gate.gated import Attended, GatedPool
 from witcert.hf import serving
 from witcert.hf.cache import CertifiedCache, is_fresh
-from witcert.hf.chunks import chunk_record, over_prefix, reduced, stacked
+from witcert.hf.chunks import LayerChunk, chunk_record, over_prefix, reduced, stacked
 from witcert.hf.records import Record, RequestReport, StepRecord, summarize
 from witcert.hf.refusals import check_request
 from witcert.hf.sequences import Rows
@@ -235,7 +235,7 @@ class Attachment:
                 record.prompt = tuple(cache.rows.lengths())
             over = over_prefix(new.lens, new.prefix)
             if self.meter is not None and any(over):
-                layers = [forward.reduced[i] for i in range(len(self.modules))]
+                layers = [forward.chunks[i] for i in range(len(self.modules))]
                 record.chunks.append(
                     chunk_record(layers, steps=len(record.steps), sequences=cache.sequences, tokens=over,
                                  heads=self.pool.config.heads)
@@ -296,7 +296,8 @@ class Attachment:
     ) -> Tensor:
         """Attention of several new tokens, [batch, C, heads, d] each, over the stored prefix and over themselves.
 
-        Where some row has a prefix, every query that sees one is metered and reported; nothing is repaired for it.
+        Where some row has a prefix, every query that sees one is metered and reported, and repaired for up to ``Gate.chunk``
+        tokens.
         """
         new = forward.chunk
         if forward.prefix is None:
@@ -306,12 +307,19 @@ class Attachment:
         table, lens, metered = forward.prefix
         if not any(new.prefix):  # every key is one of this forward's own, and exact
             return ops.extend(self.pool, layer, q, k, v, table, lens, **options).out
-        output = chunk.extend(self.gated, layer, q, k, v, table, lens, meter=self.meter, **options)
+        sequences = forward.cache.sequences
+        done = chunk.attend(
+            self.gated, layer, q, k, v, table, lens, seqs=sequences, prefix=new.prefix,
+            queries=over_prefix(new.lens, new.prefix), meter=self.meter, **options,
+        )  # fmt: skip
         if self.meter is not None:
-            forward.reduced[layer] = reduced(output.readings, metered, self.gate.tau)
+            kept = reduced(done.output.readings, metered, self.gate.tau, done.before)
+            forward.chunks[layer] = LayerChunk(kept, done.pages, done.bytes, done.refused)
             if self.telemetry is not None:
-                self.telemetry.record(layer, output.readings, request=forward.cache.sequences, lens=metered)
-        return output.out
+                self.telemetry.record(
+                    layer, done.output.readings, repaired=done.fired, bytes=done.bytes, request=sequences, lens=metered
+                )
+        return done.output.out
 
     # ---- requests
 

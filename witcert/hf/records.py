@@ -77,9 +77,9 @@ class RequestReport:
         spent; where that reaches 1 the value is 1, since nothing is promised.
     applies : by guarantee, whether its promise speaks about this request's queries.
     chunks : forwards of several tokens over a stored prefix that were metered, chunk_tokens their queries, chunk_cells their
-        (layer, query head, query), chunk_certified those at most tau. They are reported, not repaired; each query is a
-        step of the budget. chunk_worst : as worst, of these forwards.
-    bytes, refused : moved from the host, and pages that found no room, for the whole batch in these steps.
+        (layer, query head, query), chunk_certified those at most tau as read, chunk_repaired those brought there by a repair
+        (``Gate.chunk``). Each query is a step of the budget. chunk_worst : as worst, of these forwards.
+    bytes, refused : moved from the host, and pages that found no room, for the whole batch in these steps and forwards.
     unmetered, exact : see :class:`Record`.
     """
 
@@ -100,6 +100,7 @@ class RequestReport:
     chunk_tokens: int
     chunk_cells: int
     chunk_certified: int
+    chunk_repaired: int
     chunk_worst: tuple[Labelled, ...]
     bytes: int
     refused: int
@@ -190,9 +191,10 @@ def summarize(
         chunk_tokens=chunked.tokens,
         chunk_cells=chunked.cells,
         chunk_certified=chunked.certified,
+        chunk_repaired=chunked.repaired,
         chunk_worst=labelled(chunked.worst, chunked.kinds),
-        bytes=moved,
-        refused=refused,
+        bytes=moved + chunked.bytes,
+        refused=refused + chunked.refused,
         unmetered=sum(record.unmetered[r] for r in pick if r < len(record.unmetered)),
         exact=sum(record.exact[r] for r in pick if r < len(record.exact)),
     )

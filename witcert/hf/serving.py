@@ -22,7 +22,7 @@ from witcert.hf.sequences import Chunk
 if TYPE_CHECKING:
     from witcert.gate.gated import Attended
     from witcert.hf.attachment import Attachment
-    from witcert.hf.chunks import ChunkReading
+    from witcert.hf.chunks import LayerChunk
     from witcert.kernels.formats import PageTable
 
 __all__ = ["NAME", "Forward", "current", "mask_function", "register"]
@@ -51,7 +51,7 @@ class Forward:
     attended: dict[int, Attended] = field(default_factory=dict)
     prefix: tuple[PageTable, Tensor, Tensor] | None = None
     """Of a chunk: where its prefixes lie, and int32 [batch] on the device its tokens, and those of them that are metered."""
-    reduced: dict[int, tuple[ChunkReading, ...]] = field(default_factory=dict)
+    chunks: dict[int, LayerChunk] = field(default_factory=dict)
 
     def unwritten(self) -> list[int]:
         """Layers that have not stored their tokens."""
