@@ -30,8 +30,8 @@ METHOD = (
     "in one process; the time of a step is the median over the steps of a generation but the first, each ended by a "
     "synchronization, and the least of the repeats: the host is shared, and what else it does can only slow a step down. "
     "On a GPU a profiled generation of a few tokens adds up the time of the kernels: what the GPU is busy with, "
-    "against what the host (Python, launches, the gate's waiting) takes. The outlier pairs of the last way are those that "
-    "`witcert audit` would choose on the recall text, which no prompt is cut from."
+    "against what the host (Python, launches, the gate's waiting) takes. The outlier pairs of the last way are the first "
+    "two of each head as `witcert audit` ranks them, on the recall text, which no prompt is cut from."
 )
 LIMITS = (
     "This is the eager loop of transformers, in which a small model leaves the GPU idle for most of a step: the "
@@ -70,7 +70,7 @@ def ways(tau: float, outliers: Tensor | None) -> list[Way]:
 
 
 def _outliers(setting: Setting) -> Tensor | None:
-    """The key channels that an audit of the last text would keep, which no prompt is cut from; None for no pairs."""
+    """The key channels of the pairs that an audit of the last text ranks first; no prompt is cut from it. None for no pairs."""
     pairs, recording = setting.option("pairs", OPTIONS["pairs"]), setting.recordings[-1]
     if not pairs:
         return None

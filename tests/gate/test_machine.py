@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import numpy as np
@@ -16,7 +17,7 @@ from tests.gate.test_chunk import served
 from tests.gate.test_gated import METERS, append, gated, meter_of
 from tests.store.common import DEVICE
 from witcert.errors import PoolFullError
-from witcert.gate import Gate, chunk
+from witcert.gate import Attended, Gate, chunk
 from witcert.kernels.decode import Reading
 
 SCALE = 64**-0.5
@@ -38,13 +39,16 @@ class Machine(RuleBasedStateMachine):
     """Sequences of two layers, 4 query heads on 2 KV heads, in a pool of 20 pages with 6 side pages a layer."""
 
     name = ""
+    seen: ClassVar[Counter[str]] = Counter()
+    """What all runs of a format did: readings compared, pages repaired and refused, pages restored."""
+    least = float("inf")
+    """Smallest distance of a reading to the truth, over all runs of a format."""
 
     @initialize(tau=st.sampled_from([0.003, 0.03, 0.3]), mode=st.sampled_from(["block", "head"]), seed=SEEDS)
     def start(self, tau: float, mode: Any, seed: int) -> None:
         torch.manual_seed(seed)
         self.gated, self.got, self.open = gated(self.name, Gate(tau=tau, mode=mode, chunk=8), [33], pages=20, side_pages=6)
         self.pool, self.meter = self.got.pool, meter_of(self.gated, METERS[self.name])
-        self.least = float("inf")
 
     def query(self, *shape: int, size: float) -> Tensor:
         return (torch.randn(*shape, 4, 64, device=DEVICE) * size).to(self.pool.config.dtype)
@@ -58,7 +62,12 @@ class Machine(RuleBasedStateMachine):
         for r in readings:
             excess = torch.as_tensor(r.meter.value)[at].double() - truth
             assert bool((excess >= -1e-15).all()), (r.meter.theorem, excess)  # 1e-15: the truth's own float64
-            self.least = min(self.least, float(excess.min()))
+            type(self).least = min(self.least, float(excess.min()))
+            self.seen["readings"] += len(truth)
+
+    def count(self, done: Attended | chunk.ChunkAttended) -> None:
+        self.seen["repaired"] += done.pages
+        self.seen["refused"] += done.refused
 
     def add(self, seqs: list[int], counts: list[int]) -> bool:
         """Whether there was room for so many new tokens."""
@@ -88,6 +97,7 @@ class Machine(RuleBasedStateMachine):
             return
         q = self.query(len(seqs), size=size)
         done = self.gated.attend(layer, q, seqs, scale=SCALE, meter=self.meter)
+        self.count(done)
         for b, seq in enumerate(seqs):
             exact = self.got.exact[seq, layer][0]
             mixed = served(self.got, self.gated, seq, layer, len(exact))[0]
@@ -116,6 +126,7 @@ class Machine(RuleBasedStateMachine):
             self.gated, layer, *new, table, lens, seqs=seqs, prefix=prefix, queries=counts, meter=self.meter, scale=SCALE
         )
         assert (done.fired is None) == (wide > 8)
+        self.count(done)
         for b, (seq, n) in enumerate(zip(seqs, counts, strict=True)):
             exact = self.got.exact[seq, layer][0]
             mixed = torch.cat((served(self.got, self.gated, seq, layer, prefix[b])[0], exact[prefix[b] :].double()))
@@ -160,6 +171,7 @@ class Machine(RuleBasedStateMachine):
         (found,) = self.pool.sweep(1.0, bit)
         assert (found.layer, found.page, found.head, found.part) == (layer, page, head, "keys")
         self.pool.restore(layer, [page])
+        self.seen["restored"] += 1
         assert self.pool.sweep(1.0, bit) == []
 
     @invariant()
@@ -195,10 +207,12 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("name", list(METERS))
 def test_any_order(name: str) -> None:
-    """4 formats, 12 runs of 25 operations each; derandomized, so that the seeds are those of the test's name."""
+    """4 formats, 12 runs of 25 operations each, derandomized: the same ones every time. For a format that is some 900 readings
+    (twice as many with Tier B) compared with the truth, with repairs, refusals and restored pages among them; the smallest
+    distance was 1.1e-10, and is printed."""
 
     class Named(Machine):
-        pass
+        seen: ClassVar[Counter[str]] = Counter()
 
     Named.name = name
     case: Any = Named.TestCase
@@ -206,3 +220,8 @@ def test_any_order(name: str) -> None:
         max_examples=12, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     case().runTest()
+    print(f"{name}: {dict(Named.seen)}; smallest distance {Named.least:.2e}")
+    assert Named.seen["readings"] > 150
+    assert Named.seen["repaired"] > 10
+    assert Named.seen["restored"] > 3
+    assert Named.seen["refused"] > 0 or name == "scheme"  # repaired in place: there is always room

@@ -16,7 +16,8 @@ __all__ = ["Ledger", "Traffic"]
 class Traffic:
     """One request: decode steps seen (layers x steps), KV heads that fired, page-head units and bytes paged in.
 
-    steps counts attention calls of one layer; cells those of one layer and query head; certified the cells at most tau
+    steps counts attention calls of one layer; cells those of one layer and query head (and query, where the gate looks at a
+    forward of several tokens); certified the cells at most tau
     before any repair; repaired the cells brought to at most tau by a repair; uncertified those that stayed above.
     """
 

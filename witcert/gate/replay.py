@@ -32,7 +32,8 @@ class _Captured:
 class Replays:
     """Graphs of the layers of one batch; they are dropped when another batch, or other page tables, come.
 
-    A body is captured when it is asked for the second time: the first time compiles what has to be compiled. All graphs share
+    A body is captured when it is asked for the second time, or when one of its kind has run: the first time compiles what has
+    to be compiled. All graphs share
     one memory: what a replay returns holds until the next replay of any key, unless the body put it into memory that was
     there before the capture. ``captured``, ``replayed`` count, by name.
     """
