@@ -232,3 +232,22 @@ def test_without_room_beside_cells_stay_above_and_are_counted() -> None:
     assert done.pages == 3
     assert pool.ledger.summary()["uncertified"] > 0
     check(got, pool, seqs, new, done.output, {})
+
+
+@pytest.mark.parametrize("mode", ["block", "head"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["scheme", "int8", "dither"])
+def test_a_query_that_is_no_number_is_never_certified(name: str, bad: float, mode: Any) -> None:
+    """Its cell reads 1 and stays above tau, whatever is paged in for it; the cells beside it are brought to tau and counted."""
+    pool, got, seqs = gated(name, Gate(tau=0.1, mode=mode, chunk=6), PREFIX)
+    new, where = chunk_of(got, pool, seqs)
+    new[0][0, 2, 1, 5] = bad
+    done = attended(pool, seqs, new, where, meter=meter_of(pool, METERS[name]))
+    for r in done.output.readings:
+        assert float(torch.as_tensor(r.meter.value)[0, 2, 1]) == 1.0
+    value = torch.as_tensor(deciding(done.output.readings, pool.gate).meter.value)
+    above = [(b, *at) for b, n in enumerate(COUNTED) for at in (value[b, :n] > pool._most).nonzero().tolist()]
+    assert above == [(0, 2, 1)]
+    book = pool.ledger.summary()
+    assert book["uncertified"] == 1
+    assert book["certified"] + book["repaired"] == 4 * sum(COUNTED) - 1
